@@ -1,0 +1,5 @@
+"""Energy-based diffusion language models."""
+
+from edlm._version import __version__
+
+__all__ = ["__version__"]
