@@ -1,0 +1,5 @@
+"""python -m edlm"""
+
+from edlm.cli import main
+
+main()

@@ -1,0 +1,124 @@
+"""Benchmarks that compare like with like: both sides take turns in one process, and ratios are of neighbouring turns."""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import TrainerCallback
+
+from edlm.errors import UserError
+from edlm.randomness import make_generator
+from edlm.tokenization import CharacterTokenizer
+from edlm.training.config import ModelConfig, OptimConfig, RunConfig, TrainConfig
+from edlm.training.run import build_model, build_trainer, make_arguments
+from edlm.training.trainer import Model
+
+
+class RandomText:
+    """A corpus of random characters: speed does not depend on what the text says."""
+
+    unit = "character"
+
+    def __init__(self, length: int, num_blocks: int = 4096) -> None:
+        self.tokenizer, self.length = CharacterTokenizer(), length
+        self.tokens = np.random.default_rng(0).integers(0, 27, (num_blocks, length))
+
+    def __getitem__(self, split: str) -> "RandomText":
+        return self
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def get(self, index: np.ndarray) -> np.ndarray:
+        return self.tokens[index]
+
+
+class TakingTurns(TrainerCallback):
+    """Every `steps` steps of the trainer, runs as many of the bare loop and notes both times."""
+
+    def __init__(self, steps: int, bare_step: Callable[[], None]) -> None:
+        self.steps, self.bare_step = steps, bare_step
+        self.ours: list[float] = []
+        self.bare: list[float] = []
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self.start = time.perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step % self.steps:
+            return
+        middle = time.perf_counter()
+        for _ in range(self.steps):
+            self.bare_step()
+        self.ours.append(middle - self.start)
+        self.bare.append(time.perf_counter() - middle)
+        self.start = time.perf_counter()
+
+
+def bench_training(
+    kind: str, *, preset: str, batch_size: int, length: int, steps: int, repeats: int
+) -> dict[str, Any]:  # fmt: skip
+    """Tokens per second of `edlm train` and of a bare PyTorch loop, and the overhead of ours. The first turn warms up."""
+    if kind not in ("denoiser", "ar"):
+        raise UserError(f"--kind must be denoiser or ar, got {kind!r}")
+    with tempfile.TemporaryDirectory() as out:
+        total = steps * (repeats + 1)
+        run = RunConfig(out=out, steps=total, batch_size=batch_size, eval_every=0, save_every=10 * total, preview=0)
+        config = TrainConfig(model=ModelConfig(preset=preset), optim=OptimConfig(warmup_steps=1), run=run)
+        config = _with_length(config, length)
+        corpus: Any = RandomText(length)
+        model = build_model(kind, config, corpus.tokenizer)  # type: ignore[arg-type]
+        turns = TakingTurns(steps, bare_loop(build_model(kind, config, corpus.tokenizer), batch_size, length))  # type: ignore[arg-type]
+        trainer, _ = build_trainer(model, config, corpus, make_arguments(config))
+        trainer.add_callback(turns)
+        trainer.train()
+    tokens = steps * batch_size * length
+    ratios = [ours / bare for ours, bare in zip(turns.ours[1:], turns.bare[1:], strict=True)]
+    return {
+        "kind": kind,
+        "preset": preset,
+        "batch": f"{batch_size} x {length} tokens",
+        "turns": f"{repeats} of {steps} steps each",
+        "ours, tokens/s": round(tokens / statistics.median(turns.ours[1:])),
+        "bare, tokens/s": round(tokens / statistics.median(turns.bare[1:])),
+        "overhead, median": f"{statistics.median(ratios) - 1:+.1%}",
+        "overhead, range": f"{min(ratios) - 1:+.1%} to {max(ratios) - 1:+.1%}",
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _with_length(config: TrainConfig, length: int) -> TrainConfig:
+    from dataclasses import replace
+
+    return replace(config, data=replace(config.data, length=length))
+
+
+def bare_loop(model: Model, batch_size: int, length: int) -> Callable[[], None]:
+    """One step of the plainest PyTorch training loop around the same transformer, with fresh noise and AdamW."""
+    network, mask_id = model.transformer.train(), model.config.transformer.mask_id
+    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-4)
+    generator = make_generator(0)
+    x0 = torch.randint(model.vocab_size, (batch_size, length), generator=generator)
+    is_causal = network.causal
+
+    def step() -> None:
+        if is_causal:
+            inputs = torch.cat([torch.full_like(x0[:, :1], mask_id), x0[:, :-1]], dim=1)
+            logits = network.head(network(inputs))
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), x0.flatten())
+        else:
+            t = torch.rand(batch_size, 1, generator=generator)
+            is_masked = torch.rand(batch_size, length, generator=generator) < t
+            logits = network.head(network(torch.where(is_masked, mask_id, x0))[is_masked])
+            nll = torch.nn.functional.cross_entropy(logits, x0[is_masked], reduction="none")
+            loss = (nll / t.expand_as(x0)[is_masked]).sum() / x0.numel()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step

@@ -1,0 +1,50 @@
+"""Autoregressive sampling with a key-value cache, in the states and infos of the diffusion sampler.
+
+Legend: B batch, L positions, V vocabulary.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from edlm.errors import UserError
+from edlm.models.autoregressive import Autoregressive
+from edlm.models.transformer import Cache
+from edlm.randomness import draw, rand
+from edlm.sampler import Info, State, tempered
+
+
+@torch.inference_mode()
+def trajectory(state: State, model: Autoregressive, *, temperature: float = 1.0) -> Iterator[tuple[State, Info]]:
+    """The states after each new token, left to right. Known tokens must be a prefix of equal length in all rows."""
+    B, L = state.x.shape
+    first = _prefix_length(state.x, model.start_id)
+    cache = Cache()
+    unread = torch.cat([torch.full_like(state.x[:, :1], model.start_id), state.x[:, :first]], dim=1)
+    for position in range(first, L):
+        log_probs = model.next_log_probs(unread, cache)  # (B, V)
+        token = draw(tempered(log_probs, temperature), rand((B,), state.generators, device=state.x.device))
+        x = state.x.clone()
+        x[:, position] = token
+        is_revealed = torch.zeros_like(x, dtype=torch.bool)
+        is_revealed[:, position] = True
+        state = replace(state, x=x, num_evaluations=state.num_evaluations + B)
+        yield state, Info(1 - position / L, 1 - (position + 1) / L, is_revealed, B)
+        unread = token.unsqueeze(-1)
+
+
+def _prefix_length(x: Tensor, mask_id: int) -> int:
+    is_known = x != mask_id
+    length = int(is_known[0].sum())
+    if not (is_known[:, :length].all() and not is_known[:, length:].any()):
+        raise UserError("an autoregressive model can only continue a prefix; known tokens must come first in every row")
+    return length
+
+
+def sample(state: State, model: Autoregressive, *, temperature: float = 1.0) -> Tensor:
+    """The tokens (B, L) at the end of `trajectory`."""
+    for state, _ in trajectory(state, model, temperature=temperature):  # noqa: B020
+        pass
+    return state.x

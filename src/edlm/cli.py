@@ -1,0 +1,73 @@
+"""The command line. Each command is a function in `edlm.commands` that imports what is heavy only when it runs."""
+
+import os
+import sys
+from typing import Any
+
+import yaml
+from cyclopts import App
+from cyclopts.config import Dict
+from cyclopts.exceptions import CycloptsError
+
+from edlm._version import __version__
+from edlm.commands import bench, data, evaluate, info, sample, train
+from edlm.errors import UserError
+
+
+def read_recipe(app: App, commands: tuple[str, ...], arguments: Any) -> None:
+    """Fill the settings that were not typed from the YAML file given with --config."""
+    for argument in arguments:
+        if argument.name == "--config" and argument.tokens:
+            path = argument.tokens[0].value
+            settings = load_yaml(path)
+            for command in reversed(commands):
+                settings = {command: settings}
+            Dict(settings, source=path)(app, commands, arguments)
+
+
+def load_yaml(path: str) -> dict[str, Any]:
+    """A recipe, or the run.yaml that a run leaves behind."""
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            settings = yaml.safe_load(file) or {}
+    except OSError as error:
+        raise CycloptsError(msg=f"--config {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise CycloptsError(msg=f"--config {path} is not valid YAML: {error}") from error
+    if not isinstance(settings, dict):
+        raise CycloptsError(msg=f"--config {path} must hold sections of settings, got {type(settings).__name__}")
+    settings.pop("edlm_version", None)
+    return settings
+
+
+app = App(
+    name="edlm",
+    version=__version__,
+    help="Energy-based diffusion language models: train them, sample from them, score text with them.",
+    config=read_recipe,
+)
+app.command(train.app, name="train")
+app.command(sample.sample)
+app.command(evaluate.app, name="evaluate")
+app.command(data.app, name="data")
+app.command(info.info)
+app.command(bench.app, name="bench")
+
+
+def main() -> None:
+    """Run the command; what the user can mend is one line on stderr and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        fail(str(error), 2)
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 2)
+    except KeyboardInterrupt:
+        fail("interrupted", 130)
+
+
+def fail(message: str, code: int) -> None:
+    if os.environ.get("EDLM_TRACEBACK"):
+        raise
+    print(f"edlm: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)

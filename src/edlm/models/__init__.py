@@ -1,0 +1,1 @@
+"""The networks: one transformer, and what is made of it."""

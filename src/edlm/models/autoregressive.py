@@ -1,0 +1,51 @@
+"""The autoregressive model: next-token probabilities, the first token included.
+
+Legend: B batch, L positions, V vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from edlm.models.pretrained import PretrainedModel
+from edlm.models.transformer import Cache, Transformer, TransformerConfig
+from edlm.tokenization import Tokenizer
+
+
+@dataclass(frozen=True)
+class AutoregressiveConfig:
+    transformer: TransformerConfig
+
+
+class Autoregressive(PretrainedModel):
+    """p(x) = prod_i p(x^i | x^{<i}) over all L positions.
+
+    The network reads a start symbol before the first token, so that the first token has a probability too; the mask's
+    id serves, since no clean text contains it.
+    """
+
+    model_type: ClassVar[str] = "edlm-autoregressive"
+    config_class: ClassVar[type] = AutoregressiveConfig
+
+    def __init__(self, config: AutoregressiveConfig, tokenizer: Tokenizer | None = None) -> None:
+        super().__init__(config, tokenizer)
+        self.transformer = Transformer(config.transformer, causal=True)
+        self.vocab_size, self.start_id = config.transformer.vocab_size, config.transformer.mask_id
+        self.length = config.transformer.length
+
+    def forward(self, x0: Tensor) -> Tensor:
+        """log p(x^i | x^{<i}) of every token of `x0` (B, L): (B, L)."""
+        logits = self.transformer.head(self.transformer(self.shift(x0))).float()  # (B, L, V)
+        return -F.cross_entropy(logits.flatten(0, 1), x0.flatten(), reduction="none").view_as(x0)
+
+    def shift(self, x0: Tensor) -> Tensor:
+        """What the network reads to predict `x0`: the start symbol, then all tokens but the last."""
+        return torch.cat([torch.full_like(x0[:, :1], self.start_id), x0[:, :-1]], dim=1)
+
+    def next_log_probs(self, tokens: Tensor, cache: Cache) -> Tensor:
+        """log p(. | all tokens so far) after reading `tokens` (B, l) behind what `cache` holds: (B, V)."""
+        hidden = self.transformer(tokens, cache=cache)[:, -1]
+        return F.log_softmax(self.transformer.head(hidden).float(), dim=-1)

@@ -1,0 +1,56 @@
+"""The denoiser: the factorised distribution of the clean tokens given a partly masked sequence.
+
+Legend: B batch, L positions, D width, V vocabulary, N masked positions of the whole batch in row-major order.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from edlm.models.pretrained import PretrainedModel
+from edlm.models.transformer import Transformer, TransformerConfig
+from edlm.schedule import Schedule, make_schedule
+from edlm.tokenization import Tokenizer
+
+
+class DenoiserLike(Protocol):
+    """What samplers and bounds ask of a denoiser."""
+
+    vocab_size: int
+    mask_id: int
+    schedule: Schedule
+    uses_time: bool
+
+    def __call__(self, xt: Tensor, t: Tensor | None = None, where: Tensor | None = None) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class DenoiserConfig:
+    transformer: TransformerConfig
+    schedule: str = "log-linear"
+
+
+class Denoiser(PretrainedModel):
+    """Masked diffusion denoiser (MDLM): p(x0^i | xt) at each masked position i, independently of the others."""
+
+    model_type: ClassVar[str] = "edlm-denoiser"
+    config_class: ClassVar[type] = DenoiserConfig
+
+    def __init__(self, config: DenoiserConfig, tokenizer: Tokenizer | None = None) -> None:
+        super().__init__(config, tokenizer)
+        self.transformer = Transformer(config.transformer, causal=False)
+        self.schedule = make_schedule(config.schedule)
+        self.vocab_size, self.mask_id = config.transformer.vocab_size, config.transformer.mask_id
+        self.length, self.uses_time = config.transformer.length, config.transformer.time_conditioning
+
+    def forward(self, xt: Tensor, t: Tensor | None = None, where: Tensor | None = None) -> Tensor:
+        """Normalised log-probabilities (N, V) of the clean token at the masked positions of `xt` (B, L).
+
+        `where` (B, L) picks some of them instead of all. Unmasked positions are copies by definition and have no row;
+        `masking.substitute` writes them out. The mask has no column, so it can get no mass.
+        """
+        hidden = self.transformer(xt, t)
+        hidden = hidden[xt == self.mask_id if where is None else where]  # (N, D)
+        return F.log_softmax(self.transformer.head(hidden).float(), dim=-1)

@@ -1,0 +1,225 @@
+"""The one transformer: the denoiser, the causal model and the energy network are all made of it.
+
+Legend: B batch, L positions, D width, H heads, V vocabulary (real tokens; the mask is id V).
+
+A pre-norm transformer with rotary positions: the architecture of MDLM's denoiser. Attention is bidirectional or causal,
+and time enters, if at all, by adaptive layer norm. `forward` stops at the hidden states; `head` maps any subset of them to
+logits, so that nobody pays for the vocabulary at positions that need no token.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from edlm.errors import UserError
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Everything needed to rebuild the network."""
+
+    vocab_size: int
+    """Number of real tokens; the mask (and start symbol) is the id after the last of them."""
+    length: int
+    """Positions of a sequence."""
+    num_layers: int = 12
+    num_heads: int = 12
+    width: int = 768
+    mlp_ratio: int = 4
+    dropout: float = 0.1
+    time_conditioning: bool = False
+    time_width: int = 128
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "length", "num_layers", "num_heads", "width", "mlp_ratio", "time_width"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.width % (2 * self.num_heads):
+            raise UserError(f"width must be a multiple of twice num_heads, got {self.width} and {self.num_heads}")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout must be in [0, 1), got {self.dropout}")
+
+    @property
+    def mask_id(self) -> int:
+        return self.vocab_size
+
+
+PRESETS: dict[str, dict[str, int]] = {
+    "nano": {"num_layers": 6, "num_heads": 4, "width": 256},
+    "tiny": {"num_layers": 8, "num_heads": 8, "width": 512},
+    "small": {"num_layers": 12, "num_heads": 12, "width": 768},
+    "medium": {"num_layers": 24, "num_heads": 16, "width": 1024},
+}
+"""Sizes by name: nano trains on two CPU cores, small is the paper's, medium is GPT-2 medium's."""
+
+
+@dataclass
+class Cache:
+    """Keys and values of the positions already read by a causal model, one pair of tensors a layer."""
+
+    keys: list[Tensor] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        return self.keys[0].shape[2] if self.keys else 0
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the keys and values (B, H, l, D/H) of new positions of a layer; returns those of all positions."""
+        if layer == len(self.keys):
+            self.keys.append(k)
+            self.values.append(v)
+        else:
+            self.keys[layer] = torch.cat([self.keys[layer], k], dim=2)
+            self.values[layer] = torch.cat([self.values[layer], v], dim=2)
+        return self.keys[layer], self.values[layer]
+
+
+class Rotary(nn.Module):
+    """Rotary positions: query and key pairs (i, i + D/2H) are turned by an angle proportional to the position."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, head_width: int, length: int, base: float = 10_000.0) -> None:
+        super().__init__()
+        inverse_wavelength = base ** -(torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
+        angle = torch.arange(length, dtype=torch.float64).unsqueeze(-1) * inverse_wavelength  # (L, D/2H)
+        self.register_buffer("cos", angle.cos().float(), persistent=False)
+        self.register_buffer("sin", angle.sin().float(), persistent=False)
+
+    def forward(self, x: Tensor, start: int) -> Tensor:
+        """Turn `x` (B, H, l, D/H), whose first position is `start`."""
+        cos, sin = (table[start : start + x.shape[2]].to(x.dtype) for table in (self.cos, self.sin))
+        first, second = x.chunk(2, dim=-1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: TransformerConfig, *, causal: bool, layer: int) -> None:
+        super().__init__()
+        self.num_heads, self.causal, self.layer = config.num_heads, causal, layer
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+
+    def forward(self, h: Tensor, rotary: Rotary, cache: Cache | None) -> Tensor:
+        B, length, D = h.shape
+        q, k, v = self.qkv(h).view(B, length, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)  # (B, H, l, D/H) each
+        start = 0
+        if cache is not None:
+            start = cache.keys[self.layer].shape[2] if self.layer < len(cache.keys) else 0
+        q, k = rotary(q, start), rotary(k, start)
+        if cache is not None:
+            k, v = cache.append(self.layer, k, v)
+        y = F.scaled_dot_product_attention(q, k, v, **self._visibility(length, start, h.device))
+        return self.out(y.transpose(1, 2).reshape(B, length, D))
+
+    def _visibility(self, length: int, start: int, device: torch.device) -> dict[str, object]:
+        """Which keys a query sees: all, those up to itself, or (one new position after cached ones) all again."""
+        if not self.causal or length == 1:
+            return {}
+        if start == 0:
+            return {"is_causal": True}
+        query, key = torch.arange(start, start + length, device=device), torch.arange(start + length, device=device)
+        return {"attn_mask": key <= query.unsqueeze(-1)}
+
+
+class Block(nn.Module):
+    """Attention and MLP, each on the normalised residual stream; with time, scale, shift and gate both."""
+
+    def __init__(self, config: TransformerConfig, *, causal: bool, layer: int) -> None:
+        super().__init__()
+        D = config.width
+        self.norm_attention, self.norm_mlp = nn.LayerNorm(D), nn.LayerNorm(D)
+        self.attention = Attention(config, causal=causal, layer=layer)
+        self.mlp = nn.Sequential(
+            nn.Linear(D, config.mlp_ratio * D), nn.GELU(approximate="tanh"), nn.Linear(config.mlp_ratio * D, D)
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        self.modulation = nn.Linear(config.time_width, 6 * D) if config.time_conditioning else None
+
+    def forward(self, h: Tensor, rotary: Rotary, time: Tensor | None, cache: Cache | None) -> Tensor:
+        if self.modulation is None:
+            h = h + self.dropout(self.attention(self.norm_attention(h), rotary, cache))
+            return h + self.dropout(self.mlp(self.norm_mlp(h)))
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.modulation(time).unsqueeze(1).chunk(6, dim=-1)
+        y = self.attention(self.norm_attention(h) * (1 + scale_a) + shift_a, rotary, cache)
+        h = h + gate_a * self.dropout(y)
+        return h + gate_m * self.dropout(self.mlp(self.norm_mlp(h) * (1 + scale_m) + shift_m))
+
+
+class TimeEmbedding(nn.Module):
+    """A sinusoidal code of t in [0, 1], through a small MLP."""
+
+    def __init__(self, width: int, num_frequencies: int = 128) -> None:
+        super().__init__()
+        self.num_frequencies = num_frequencies
+        self.mlp = nn.Sequential(nn.Linear(2 * num_frequencies, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
+
+    def forward(self, t: Tensor) -> Tensor:
+        exponent = torch.arange(self.num_frequencies, device=t.device) / self.num_frequencies
+        angle = 1000 * t.float().unsqueeze(-1) * torch.exp(-math.log(10_000) * exponent)
+        return self.mlp(torch.cat([angle.cos(), angle.sin()], dim=-1).to(self.mlp[0].weight.dtype))
+
+
+class Transformer(nn.Module):
+    """Tokens to hidden states. Embedding and head are not tied; the embedding has one row more, for the mask."""
+
+    def __init__(self, config: TransformerConfig, *, causal: bool) -> None:
+        super().__init__()
+        self.config, self.causal = config, causal
+        self.embedding = nn.Embedding(config.vocab_size + 1, config.width)
+        self.rotary = Rotary(config.width // config.num_heads, config.length)
+        self.time = TimeEmbedding(config.time_width) if config.time_conditioning else None
+        self.blocks = nn.ModuleList(Block(config, causal=causal, layer=i) for i in range(config.num_layers))
+        self.norm = nn.LayerNorm(config.width)
+        self.head = nn.Linear(config.width, config.vocab_size)
+        self._initialise()
+
+    def forward(self, tokens: Tensor, t: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+        """Hidden states (B, L, D) after the last norm. `t` (B,) is needed if, and used only if, time enters."""
+        self._check(tokens, t, cache)
+        time = self.time(t) if self.time is not None else None
+        h = self.embedding(tokens)
+        for block in self.blocks:
+            h = block(h, self.rotary, time, cache)
+        return self.norm(h)
+
+    def _check(self, tokens: Tensor, t: Tensor | None, cache: Cache | None) -> None:
+        end = tokens.shape[1] + (cache.length if cache is not None else 0)
+        if end > self.config.length:
+            raise UserError(f"the model reads at most {self.config.length} tokens, got {end}; cut the input")
+        if self.time is not None and t is None:
+            raise ValueError("this network is time-conditioned: pass t")
+
+    def _initialise(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=0.02)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            for residual in (block.attention.out, block.mlp[2]):  # keeps the residual stream's variance near one
+                nn.init.normal_(residual.weight, std=0.02 / math.sqrt(2 * self.config.num_layers))
+            if block.modulation is not None:  # scale 0, shift 0, gate 1: starts as the network without time
+                nn.init.zeros_(block.modulation.weight)
+                with torch.no_grad():
+                    block.modulation.bias.view(6, -1)[[2, 5]] = 1
+
+
+def count_parameters(config: TransformerConfig) -> int:
+    """Number of weights, counted without making them."""
+    with torch.device("meta"):
+        return sum(p.numel() for p in Transformer(config, causal=False).parameters())
+
+
+def make_transformer_config(preset: str, vocab_size: int, length: int, **overrides: object) -> TransformerConfig:
+    """A preset with some of its fields replaced; overrides that are None keep the preset's value."""
+    if preset not in PRESETS:
+        raise UserError(f"unknown preset {preset!r}; choose from {', '.join(PRESETS)}")
+    base = TransformerConfig(vocab_size=vocab_size, length=length, **PRESETS[preset])
+    return replace(base, **{key: value for key, value in overrides.items() if value is not None})  # type: ignore[arg-type]

@@ -1,0 +1,58 @@
+"""Where all randomness comes from: explicit generators, and categorical draws that are exact.
+
+Legend: B rows, V vocabulary, N independent draws.
+
+A `Randomness` is one `torch.Generator`, or one per row of the batch. With one per row every sequence owns its stream of
+numbers, so a batch draws what its rows would draw alone. Generators live on the CPU: a seed means the same on every device.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Randomness = torch.Generator | Sequence[torch.Generator]
+
+CHUNK_ELEMENTS = 1 << 24  # float64 cumulative sums are made for at most this many (draw, token) pairs at a time
+
+
+def make_generator(*key: int) -> torch.Generator:
+    """A generator seeded by a tuple such as (seed, step, row); different tuples give independent streams."""
+    # Fixed-width words behind their number: SeedSequence alone takes (1,) and (1, 0) for the same seed.
+    words = [word for part in key for word in (part & 0xFFFFFFFF, part >> 32 & 0xFFFFFFFF)]
+    state = np.random.SeedSequence([len(key), *words]).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state[0]))
+
+
+def make_streams(seed: int, rows: Sequence[int] | range) -> list[torch.Generator]:
+    """One generator per row, each seeded by (seed, row)."""
+    return [make_generator(seed, row) for row in rows]
+
+
+def rand(shape: Sequence[int], generator: Randomness, *, device: torch.device | str = "cpu") -> Tensor:
+    """Uniform float64 numbers in [0, 1); with one generator per row, row b only depends on the b-th generator."""
+    if isinstance(generator, torch.Generator):
+        return torch.rand(tuple(shape), generator=generator, dtype=torch.float64).to(device)
+    if len(generator) != shape[0]:
+        raise ValueError(f"one generator per row: got {len(generator)} generators for {shape[0]} rows")
+    rows = [torch.rand(tuple(shape[1:]), generator=g, dtype=torch.float64) for g in generator]
+    return torch.stack(rows).to(device)
+
+
+def draw(log_probs: Tensor, uniform: Tensor) -> Tensor:
+    """Draw one token per row of `log_probs` (N, V) by inverting its cumulative sum at `uniform` (N,).
+
+    Exact: sums and comparisons are float64, and a token of probability zero is never drawn. The usual
+    argmax of p / float32 noise truncates the noise and acts like a lower temperature.
+    """
+    rows = max(1, CHUNK_ELEMENTS // log_probs.shape[-1])
+    parts = [_invert(lp, u) for lp, u in zip(log_probs.split(rows), uniform.split(rows), strict=True)]
+    return torch.cat(parts) if parts else uniform.new_zeros(0, dtype=torch.long)
+
+
+def _invert(log_probs: Tensor, uniform: Tensor) -> Tensor:
+    cumulative = log_probs.double().exp_().cumsum(-1)  # (N, V)
+    # The total differs from one by rounding; scaling the target by it keeps every draw inside the support.
+    target = uniform.unsqueeze(-1) * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, target, right=True).squeeze(-1)

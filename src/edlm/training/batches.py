@@ -1,0 +1,75 @@
+"""Training batches as a function of (seed, row) alone.
+
+Legend: B rows of this process's batch, L positions.
+
+A run reads rows 0, 1, 2, ... of one long list: row r belongs to optimizer step r // batch_size, its text is the r-th of an
+endless sequence of shuffled epochs, its noise comes from a generator seeded by (seed, r). So the same rows get the same
+noise however they are split over processes and micro-batches, and a resumed run goes on as if never stopped.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from edlm.data.blocks import Blocks
+from edlm.masking import corrupt
+from edlm.objectives import stratified_times
+from edlm.randomness import make_generator, make_streams, rand
+from edlm.schedule import Schedule
+
+
+class Rows(Dataset[int]):
+    """The row numbers of a whole run; the collators below turn them into batches."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.num_rows = num_rows
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __getitem__(self, row: int) -> int:
+        return row
+
+
+@dataclass(frozen=True)
+class TextBatches:
+    """Rows to clean text: what the causal model trains on."""
+
+    blocks: Blocks
+    seed: int
+
+    def __call__(self, rows: list[int]) -> dict[str, Any]:
+        epochs, places = np.divmod(np.asarray(rows), len(self.blocks))
+        index = [_shuffled(len(self.blocks), self.seed, int(e))[p] for e, p in zip(epochs, places, strict=True)]
+        return {"row": torch.tensor(rows), "x0": torch.from_numpy(self.blocks.get(np.asarray(index)))}
+
+
+@dataclass(frozen=True)
+class NoisyBatches:
+    """Rows to clean text, a time each, and the masked text at that time: what the denoiser trains on."""
+
+    texts: TextBatches
+    schedule: Schedule
+    mask_id: int
+    batch_size: int
+    """Sequences per optimizer step: the times are stratified over these, whichever process holds them."""
+    t_min: float
+
+    def __call__(self, rows: list[int]) -> dict[str, Any]:
+        batch = self.texts(rows)
+        generators = make_streams(self.texts.seed, rows)
+        uniform = rand((len(rows),), generators)
+        t = stratified_times(batch["row"] % self.batch_size, self.batch_size, uniform, t_min=self.t_min)
+        xt: Tensor = corrupt(batch["x0"], t, self.schedule, self.mask_id, generator=generators)
+        return batch | {"t": t, "xt": xt}
+
+
+@lru_cache(maxsize=2)
+def _shuffled(num_blocks: int, seed: int, epoch: int) -> np.ndarray:
+    state = make_generator(seed, epoch, num_blocks).initial_seed()
+    return np.random.Generator(np.random.PCG64(state)).permutation(num_blocks)

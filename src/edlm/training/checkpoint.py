@@ -1,0 +1,129 @@
+"""Checkpoints: whole or absent, free of pickle, and the same files whatever the number of processes.
+
+A folder `checkpoint-N` is a loadable model (the averaged weights) plus what training needs to go on exactly:
+
+    config.json, model.safetensors, tokenizer files   the model, with its averaged weights
+    training.safetensors                              the weights being trained, and the optimizer's tensors
+    training.json                                     the optimizer's and the learning rate's numbers
+    trainer_state.json                                step counter and best result so far, as the Trainer keeps them
+    run.yaml                                          the full configuration and the library's version
+"""
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+from edlm.errors import UserError
+from edlm.models.pretrained import read_weights
+
+STATE, NUMBERS = "training.safetensors", "training.json"
+_FULL = StateDictOptions(full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True)
+_FULL_LOAD = StateDictOptions(full_state_dict=True, flatten_optimizer_state_dict=True)
+
+
+def checkpoint_path(out: Path, step: int) -> Path:
+    return out / f"checkpoint-{step}"
+
+
+def list_checkpoints(out: Path) -> list[Path]:
+    """Complete checkpoints of a run, oldest first. Half-written ones never carry such a name."""
+    found = [(int(m[1]), p) for p in out.glob("checkpoint-*") if (m := re.fullmatch(r"checkpoint-(\d+)", p.name))]
+    return [path for _, path in sorted(found)]
+
+
+def rotate(out: Path, keep_last: int, best: Path | None) -> None:
+    """Delete all but the `keep_last` newest checkpoints and the best one."""
+    for path in list_checkpoints(out)[:-keep_last]:
+        if path != best:
+            shutil.rmtree(path)
+
+
+@contextmanager
+def atomic_folder(final: Path) -> Iterator[Path]:
+    """A folder to fill; it appears under its final name only if the block ends well and all is on disk."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    for stale in final.parent.glob(f".{final.name}.*.partial"):
+        shutil.rmtree(stale)
+    partial = final.parent / f".{final.name}.{os.getpid()}.partial"
+    try:
+        partial.mkdir()
+        yield partial
+        for path in [*partial.rglob("*"), partial]:
+            _flush(path)
+        if final.exists():
+            shutil.rmtree(final)
+        partial.rename(final)
+        _flush(final.parent)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"could not write {final}: {_reason(error)}; earlier checkpoints are intact") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    if "No space left" in text or getattr(error, "errno", None) == errno.ENOSPC:
+        return "the disk is full; free some space and run the same command again"
+    return text
+
+
+def model_state(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of all weights, gathered whole on the first process from replicas or shards."""
+    return {name: value.clone() for name, value in get_model_state_dict(model, options=_FULL).items()}
+
+
+def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(tensors, numbers) of the optimizer by parameter name, gathered like the weights."""
+    entries = get_optimizer_state_dict(model, optimizer, options=_FULL)
+    tensors = {key: value.contiguous() for key, value in entries.items() if isinstance(value, Tensor)}
+    return tensors, {key: value for key, value in entries.items() if not isinstance(value, Tensor)}
+
+
+def write_training_state(
+    folder: Path, weights: dict[str, Tensor], moments: dict[str, Tensor], numbers: dict[str, Any]
+) -> None:
+    tensors = {f"model.{name}": value for name, value in weights.items()}
+    save_file(tensors | {f"optimizer.{name}": value for name, value in moments.items()}, folder / STATE)
+    (folder / NUMBERS).write_text(json.dumps(numbers, indent=1))
+
+
+def read_training_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
+    """(weights, optimizer tensors, numbers) of a checkpoint."""
+    tensors = read_weights(folder / STATE)
+    weights = {key.removeprefix("model."): value for key, value in tensors.items() if key.startswith("model.")}
+    moments = {key.removeprefix("optimizer."): value for key, value in tensors.items() if key.startswith("optimizer.")}
+    return weights, moments, json.loads((folder / NUMBERS).read_text())
+
+
+def load_model_state(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    set_model_state_dict(model, weights, options=_FULL_LOAD)
+
+
+def load_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, entries: dict[str, Any]) -> None:
+    set_optimizer_state_dict(model, optimizer, entries, options=_FULL_LOAD)

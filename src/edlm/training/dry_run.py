@@ -1,0 +1,69 @@
+"""A rehearsal of a training run: everything is built, one small step is taken, and the cost of the rest is estimated."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from edlm.data.tokens import find_tokenizer
+from edlm.models.denoiser import Denoiser
+from edlm.models.transformer import TransformerConfig
+from edlm.randomness import make_generator
+from edlm.training.config import TrainConfig
+from edlm.training.run import Kind, build_model, make_arguments
+from edlm.training.trainer import Model, Objective
+
+REHEARSAL_BATCH = 2
+
+
+def rehearse(kind: Kind, config: TrainConfig) -> dict[str, Any]:
+    """Sizes, memory and time of a run, from one real step on random tokens. The corpus is not read."""
+    arguments = make_arguments(config)
+    model = build_model(kind, config, find_tokenizer(config.data)).to(arguments.device)
+    micro, accumulation = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
+    batch = min(REHEARSAL_BATCH, micro)
+    seconds, loss = time_step(model, config, batch)
+    tokens_per_second = batch * config.data.length / seconds
+    tokens = config.run.steps * config.run.batch_size * config.data.length
+    parameters = sum(p.numel() for p in model.parameters())
+    return {
+        "model": f"{model.model_type}, {parameters:,} parameters, {model.vocab_size:,} tokens",
+        "batch": f"{config.run.batch_size} x {config.data.length} tokens = {micro} x {arguments.world_size} processes "
+        f"x {accumulation} accumulated",
+        "run": f"{config.run.steps:,} steps, {tokens:,} tokens",
+        "memory": f"{training_memory(model, config, micro) / 2**30:.1f} GiB per process (estimate)",
+        "checkpoint": f"{16 * parameters / 2**30:.2f} GiB each, {config.run.keep_last + 1} kept",
+        "loss of one step": f"{loss:.3f} nats per token (uniform guess: {torch.tensor(model.vocab_size).log():.3f})",
+        "speed here": f"{tokens_per_second:,.0f} tokens/s on {arguments.device} (one step of {batch} sequences)",
+        "time here": f"{tokens / tokens_per_second / 3600 / arguments.world_size:,.1f} hours (estimate)",
+        "out": str(Path(config.run.out)),
+    }
+
+
+def time_step(model: Model, config: TrainConfig, batch_size: int) -> tuple[float, float]:
+    """Seconds and loss of a real training step, after one to warm up."""
+    device = next(model.parameters()).device
+    shape = (batch_size, config.data.length)
+    batch = {"x0": torch.randint(model.vocab_size, shape, generator=make_generator(config.run.seed)).to(device)}
+    if isinstance(model, Denoiser):
+        batch |= {"t": torch.full((batch_size,), 0.5, device=device), "xt": batch["x0"].clone()}
+        batch["xt"][:, ::2] = model.mask_id
+    optimizer, objective = torch.optim.AdamW(model.parameters(), lr=0.0), Objective(model)
+    for _ in range(2):
+        start = time.perf_counter()
+        loss = objective(batch).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        value = loss.item()  # waits for the device
+        seconds = time.perf_counter() - start
+    return seconds, value
+
+
+def training_memory(model: Model, config: TrainConfig, micro_batch: int) -> float:
+    """Bytes: weights, gradients, two moments and the average, plus what the backward pass keeps."""
+    size: TransformerConfig = model.config.transformer
+    parameters = sum(p.numel() for p in model.parameters())
+    per_token = size.num_layers * size.width * (14 + 2 * size.mlp_ratio) + 3 * size.vocab_size
+    return 4 * (parameters * (5 if config.optim.ema else 4) + micro_batch * size.length * per_token)

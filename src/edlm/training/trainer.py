@@ -1,0 +1,212 @@
+"""The Hugging Face Trainer with our losses, moving average, honest validation and safe checkpoints."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import yaml
+from torch import Tensor, nn
+from torch.utils.data import SequentialSampler
+from transformers import Trainer, TrainingArguments
+
+from edlm._version import __version__
+from edlm.config import to_dict
+from edlm.data.blocks import Blocks
+from edlm.errors import UserError
+from edlm.evaluation import choose_blocks, make_score, score_blocks, summarise
+from edlm.models.autoregressive import Autoregressive
+from edlm.models.denoiser import Denoiser
+from edlm.objectives import cross_entropy, masked_log_likelihood, nelbo_at_time
+from edlm.randomness import make_generator
+from edlm.training import checkpoint as ckpt
+from edlm.training.batches import Rows
+from edlm.training.config import TrainConfig
+from edlm.training.ema import MovingAverage
+
+Model = Denoiser | Autoregressive
+Tensors = dict[str, Tensor]
+class Objective(nn.Module):
+    """A model together with its loss, so that a wrapper around it (DDP, FSDP) sees one forward pass.
+
+    The value is in nats per token of each sequence: (B,).
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Tensors) -> Tensor:
+        length = batch["x0"].shape[1]
+        if isinstance(self.model, Autoregressive):
+            return (cross_entropy(self.model(batch["x0"])) / length).float()
+        log_probs = self.model(batch["xt"], batch["t"])
+        log_likelihood = masked_log_likelihood(log_probs, batch["x0"], batch["xt"], self.model.mask_id)
+        return nelbo_at_time(log_likelihood, batch["t"], self.model.schedule) / length
+
+
+class DiffusionTrainer(Trainer):
+    """Trains a model on rows 0, 1, 2, ... of a run; every step is a function of the configuration and its number."""
+
+    def __init__(
+        self, model: Model, collate: Callable[[list[int]], dict[str, Any]], validation: Blocks | None,
+        config: TrainConfig, arguments: TrainingArguments, *, unit: str, callbacks: list[Any],
+    ) -> None:  # fmt: skip
+        rows = Rows(config.run.steps * config.run.batch_size)
+        super().__init__(
+            Objective(model), arguments, train_dataset=rows, eval_dataset=validation, data_collator=collate, callbacks=callbacks
+        )
+        self.config, self.unit, self.validation = config, unit, validation
+        self.bare: Model = model
+        self.average: MovingAverage | None = None
+        self.loaded_average: dict[str, Tensor] | None = None
+
+    # --- what a step is
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
+        return SequentialSampler(self.train_dataset)  # type: ignore[arg-type]
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """AdamW; weight decay on matrices only."""
+        optim = self.config.optim
+        matrices = [p for p in self.model.parameters() if p.ndim >= 2]
+        vectors = [p for p in self.model.parameters() if p.ndim < 2]
+        groups = [{"params": matrices, "weight_decay": optim.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=optim.learning_rate, betas=(optim.beta1, optim.beta2))
+        return self.optimizer
+
+    def compute_loss(self, model: Any, inputs: dict[str, Tensor], **_: Any) -> Tensor:
+        """Mean loss of a micro-batch. Dropout is seeded by its first row, so that it too survives a restart."""
+        torch.manual_seed(make_generator(self.config.run.seed, int(inputs["row"][0]), 1).initial_seed())
+        loss = model(inputs).mean()
+        if not torch.isfinite(loss):
+            step = self.state.global_step + 1
+            raise UserError(
+                f"the loss is {loss.item()} at step {step}; stopped before the optimizer step. "
+                "Lower optim.learning_rate or raise optim.warmup_steps, and start from the last checkpoint"
+            )
+        return loss
+
+    def start_average(self) -> None:
+        """Begin the moving average at the weights as they are, or at those of the checkpoint being resumed."""
+        if self.config.optim.ema:
+            self.average = MovingAverage(self.bare, self.config.optim.ema)
+            if self.loaded_average is not None:
+                self.average.load(self.loaded_average)
+                self.loaded_average = None
+
+    def update_average(self) -> None:
+        """Take the weights of the step just made into the moving average."""
+        if self.average is not None:
+            self.average.update(self.state.global_step)
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """A context in which the model has the weights that are evaluated and saved."""
+        return self.average.applied() if self.average is not None else nullcontext()
+
+    # --- validation
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """Score the validation split with the averaged weights; every process takes a share."""
+        assert self.validation is not None
+        index = choose_blocks(len(self.validation), self.config.run.eval_blocks)
+        mine = index[self.args.process_index :: self.args.world_size]
+        score = make_score(self.bare, steps=None, seed=self.config.run.seed)
+        with self.evaluating():
+            batch_size = max(1, self.args.per_device_train_batch_size)
+            nats = score_blocks(
+                score, self.validation, mine, batch_size=batch_size, device=self.args.device, progress=False
+            )
+        nats = self._gather(nats, len(index))
+        result = summarise(
+            nats, self.bare, length=self.validation.length, unit=self.unit, steps=None, seed=self.config.run.seed
+        )
+        metrics = {"eval_bits": result.bits, "eval_standard_error": result.standard_error}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Averaged weights, eval mode and the precision of training inside; train mode after."""
+        self.bare.eval()
+        with self.averaged(), self.accelerator.autocast():
+            yield
+        self.bare.train()
+
+    def _gather(self, mine: np.ndarray, total: int) -> np.ndarray:
+        if self.args.world_size == 1:
+            return mine
+        parts: list[Any] = [None] * self.args.world_size
+        dist.all_gather_object(parts, mine.tolist())
+        nats = np.empty(total)
+        for rank, part in enumerate(parts):
+            nats[rank :: self.args.world_size] = part
+        return nats
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        is_best = super()._determine_best_metric(metrics, trial)
+        if is_best:  # the best weights are worth a checkpoint of their own
+            self.control.should_save = True
+        return is_best
+
+    # --- checkpoints
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Gather the state from all processes; the first one writes it."""
+        weights = ckpt.model_state(self.bare)
+        with self.averaged():
+            averaged = ckpt.model_state(self.bare)
+        moments, numbers = ckpt.optimizer_state(self.bare, self._plain_optimizer())
+        numbers["learning_rate_step"] = self.lr_scheduler.last_epoch
+        if self.args.should_save:
+            self._write_checkpoint(averaged, weights, moments, numbers)
+        if self.args.world_size > 1:
+            dist.barrier()
+
+    def _write_checkpoint(self, averaged: Tensors, weights: Tensors, moments: Tensors, numbers: dict[str, Any]) -> None:
+        out = Path(self.config.run.out)
+        final = ckpt.checkpoint_path(out, self.state.global_step)
+        if self.state.best_global_step == self.state.global_step:
+            self.state.best_model_checkpoint = str(final)
+        with ckpt.atomic_folder(final) as folder:
+            self.bare.save_folder(folder, averaged)
+            ckpt.write_training_state(folder, weights, moments, numbers)
+            self.state.save_to_json(str(folder / "trainer_state.json"))
+            write_run(folder, self.config)
+        best = self.state.best_model_checkpoint
+        ckpt.rotate(out, self.config.run.keep_last, Path(best) if best else None)
+
+    def _plain_optimizer(self) -> torch.optim.Optimizer:
+        return getattr(self.optimizer, "optimizer", self.optimizer)  # inside accelerate's wrapper
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        folder = Path(resume_from_checkpoint)
+        weights, _, _ = ckpt.read_training_state(folder)
+        ckpt.load_model_state(self.bare, weights)
+        if self.config.optim.ema:
+            self.loaded_average = ckpt.read_weights(folder / "model.safetensors")
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        _, moments, numbers = ckpt.read_training_state(Path(checkpoint))
+        step = numbers.pop("learning_rate_step")
+        optimizer = self._plain_optimizer()
+        ckpt.load_optimizer_state(self.bare, optimizer, moments | numbers)
+        scheduler = self.lr_scheduler
+        state = scheduler.state_dict()
+        state.update(last_epoch=step, _step_count=step + 1, _last_lr=[g["lr"] for g in optimizer.param_groups])
+        scheduler.load_state_dict(state)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Nothing to restore: all randomness is a function of the row number."""
+
+
+def write_run(folder: Path, config: TrainConfig) -> None:
+    """The full configuration and the version that ran it, beside the weights."""
+    text = yaml.safe_dump({"edlm_version": __version__} | to_dict(config), sort_keys=False)
+    (folder / "run.yaml").write_text(text, encoding="utf-8")

@@ -1,0 +1,120 @@
+"""The truth on a tiny space, by enumeration, in plain numpy. Shares no code with the library.
+
+A sequence is a tuple of symbols 0..V-1; the symbol V is the mask. A denoiser is a table from every partly masked tuple to
+an array (L, V) of probabilities.
+"""
+
+import itertools
+import math
+
+import numpy as np
+from scipy import stats
+
+FAILURE_RATE = 1e-4
+"""Chance that a right sampler fails one chi-square test. Seeds are fixed, so a failure is a finding, not noise."""
+
+
+def sequences(V, L):
+    return list(itertools.product(range(V), repeat=L))
+
+
+def states(V, L):
+    return list(itertools.product(range(V + 1), repeat=L))
+
+
+def random_denoiser(V, L, seed):
+    rng = np.random.default_rng(seed)
+    return {xt: rng.dirichlet(np.ones(V), size=L) for xt in states(V, L)}
+
+
+def random_data(V, L, seed):
+    return dict(zip(sequences(V, L), np.random.default_rng(seed).dirichlet(np.ones(V**L) * 0.5), strict=True))
+
+
+def subsets(items):
+    return itertools.chain.from_iterable(itertools.combinations(items, n) for n in range(len(items) + 1))
+
+
+def masked(xt, V):
+    return [i for i, token in enumerate(xt) if token == V]
+
+
+def mask_out(x0, positions, V):
+    return tuple(V if i in positions else token for i, token in enumerate(x0))
+
+
+def reveal_law(xt, rho, denoiser, V):
+    """The law of the next state: each masked position is revealed with probability rho and drawn independently."""
+    law = {}
+    for S in subsets(masked(xt, V)):
+        stay = len(masked(xt, V)) - len(S)
+        for tokens in itertools.product(range(V), repeat=len(S)):
+            xs = list(xt)
+            p = rho ** len(S) * (1 - rho) ** stay
+            for i, token in zip(S, tokens, strict=True):
+                xs[i] = token
+                p *= denoiser[xt][i, token]
+            law[tuple(xs)] = law.get(tuple(xs), 0) + p
+    return law
+
+
+def chain_law(denoiser, alphas, V, L):
+    """The law of the text after the reverse steps alphas[0] = 0 -> ... -> alphas[-1] = 1."""
+    law = {(V,) * L: 1.0}
+    for before, after in itertools.pairwise(alphas):
+        new = {}
+        rho = (after - before) / (1 - before)
+        for xt, p in law.items():
+            for xs, q in reveal_law(xt, rho, denoiser, V).items():
+                if p * q > 0:
+                    new[xs] = new.get(xs, 0) + p * q
+        law = new
+    return law
+
+
+def masked_nll(x0, positions, denoiser, V):
+    xt = mask_out(x0, positions, V)
+    return -sum(math.log(denoiser[xt][i, x0[i]]) for i in positions)
+
+
+def nelbo_steps(x0, denoiser, alphas, V):
+    """Sum over the steps of rho E_q[-log p(x0^M | xt)]."""
+    L, total = len(x0), 0.0
+    for before, after in itertools.pairwise(alphas):
+        rho = (after - before) / (1 - before)
+        for M in subsets(range(L)):
+            q = (1 - before) ** len(M) * before ** (L - len(M))
+            total += q * rho * masked_nll(x0, M, denoiser, V)
+    return total
+
+
+def nelbo_continuous(x0, denoiser, V, points=4001):
+    """Integral over t of E_q[-log p(x0^M | xt)] / t with 1 - t tokens clean, by Simpson's rule."""
+    L = len(x0)
+    t = np.linspace(0, 1, points)[1:]
+    value = np.zeros_like(t)
+    for M in subsets(range(L)):
+        if M:
+            value += t ** (len(M) - 1) * (1 - t) ** (L - len(M)) * masked_nll(x0, M, denoiser, V)
+    at_zero = sum(masked_nll(x0, (i,), denoiser, V) for i in range(L))
+    from scipy.integrate import simpson
+
+    return simpson(np.concatenate([[at_zero], value]), x=np.concatenate([[0], t]))
+
+
+def assert_law(samples, law, size):
+    """Chi-square test of samples (any hashables) against probabilities; rare outcomes are pooled."""
+    counts = {}
+    for sample in samples:
+        counts[sample] = counts.get(sample, 0) + 1
+    assert set(counts) <= {key for key, p in law.items() if p > 0}, "a sample of probability zero"
+    expected = {key: size * p for key, p in law.items()}
+    common = [key for key, e in expected.items() if e >= 5]
+    observed = [counts.get(key, 0) for key in common]
+    wanted = [expected[key] for key in common]
+    observed.append(size - sum(observed))
+    wanted.append(size - sum(wanted))
+    if wanted[-1] < 5:  # too few left over for a cell of their own
+        observed[-2:], wanted[-2:] = [sum(observed[-2:])], [sum(wanted[-2:])]
+    p_value = stats.chisquare(observed, wanted).pvalue
+    assert p_value > FAILURE_RATE, f"chi-square p-value {p_value:.2e}"

@@ -1,0 +1,199 @@
+"""Training as a user meets it: real processes, real crashes, real bits."""
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from edlm.models.denoiser import Denoiser
+from edlm.models.load import load_model
+
+WORDS = "the of and one in a to zero nine two is as eight for s five three was by that four six seven with on are it from".split()
+ENV = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "EDLM_TRACEBACK")} | {"OMP_NUM_THREADS": "1"}
+TINY = {
+    "model.width": 32, "model.num-layers": 2, "model.num-heads": 2, "data.length": 32, "run.batch-size": 8,
+    "run.eval-every": 10, "run.eval-blocks": 16, "run.log-every": 1, "run.save-every": 5, "run.steps": 20, "optim.warmup-steps": 5,
+    "optim.learning-rate": 0.003,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    text = " ".join(random.Random(0).choices(WORDS, k=8000))
+    (folder / "train.txt").write_text(text)
+    return {"data.source": folder / "train.txt", "data.validation": "5%", "data.test": "5%", "data.cache": folder / "cache"}
+
+
+def command(kind, out, settings, *flags):
+    options = itertools.chain.from_iterable((f"--{key}", str(value)) for key, value in settings.items())
+    return [sys.executable, "-m", "edlm", "train", kind, *options, "--run.out", str(out), *flags]
+
+
+def train(kind, out, settings, *flags, check=True, prefix=(), env=ENV):
+    done = subprocess.run(
+        [*prefix, *command(kind, out, settings, *flags)], capture_output=True, text=True, env=env, timeout=600
+    )
+    assert not check or done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def metrics(out):
+    lines = [json.loads(line) for line in (Path(out) / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
+
+
+def weights(out):
+    return load_file(Path(out) / "model" / "model.safetensors")
+
+
+def assert_same_run(a, b):
+    assert metrics(a) == metrics(b)  # floats compare bit for bit
+    assert all(torch.equal(v, weights(b)[k]) for k, v in weights(a).items())
+    last = [load_file(sorted(Path(out).glob("checkpoint-*"), key=lambda p: int(p.name[11:]))[-1] / "training.safetensors") for out in (a, b)]
+    assert all(torch.equal(v, last[1][k]) for k, v in last[0].items())
+
+
+@pytest.fixture(scope="module")
+def finished(corpus, tmp_path_factory):
+    """An uninterrupted run with dropout, accumulation, EMA and a cosine schedule."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    settings = TINY | corpus | {"run.micro-batch-size": 4, "optim.schedule": "cosine", "run.steps": 40}
+    train("denoiser", out, settings)
+    return out, settings
+
+
+def test_training_learns_and_leaves_a_model_that_samples(finished):
+    out, _ = finished
+    losses = [line["bits"] for line in metrics(out) if "bits" in line]
+    assert len(losses) == 40 and np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.3
+    assert (out / "previews.jsonl").read_text().count("\n") == 4
+    model = load_model(out)  # a run's folder stands for its model
+    assert isinstance(model, Denoiser) and model.config.transformer.length == 32
+    assert (out / "model" / "run.yaml").read_text().startswith("edlm_version: 0")
+
+
+def test_validation_uses_the_averaged_weights_and_states_its_error(finished):
+    out, _ = finished
+    evaluations = [line for line in metrics(out) if "eval_bits" in line]
+    assert [line["step"] for line in evaluations] == [10, 20, 30, 40]
+    assert all(0 < line["eval_standard_error"] < 1 for line in evaluations)
+    averaged = load_file(out / "checkpoint-40" / "model.safetensors")
+    trained = load_file(out / "checkpoint-40" / "training.safetensors")
+    assert any(not torch.equal(v, trained[f"model.{k}"]) for k, v in averaged.items())
+
+
+def test_the_last_two_checkpoints_and_the_best_are_kept(finished):
+    out, _ = finished
+    best = json.loads((out / "checkpoint-40" / "trainer_state.json").read_text())["best_global_step"]
+    kept = {int(p.name[11:]) for p in out.glob("checkpoint-*")}
+    assert kept == {35, 40, best}
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_random_moments_ends_bit_equal_to_one_never_stopped(finished, tmp_path):
+    whole, settings = finished
+    out, rng, kills = tmp_path / "killed", random.Random(3), 0
+    while not (out / "model").exists():
+        process = subprocess.Popen(command("denoiser", out, settings), env=ENV, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        before = checkpoint_names(out)
+        while process.poll() is None and (checkpoint_names(out) == before or kills >= 4):
+            time.sleep(0.01)
+        if process.poll() is None:
+            time.sleep(rng.uniform(0, 0.4))  # anywhere: in a step, in a write, in a validation
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills >= 3
+    assert_same_run(whole, out)
+
+
+def checkpoint_names(out):
+    return {p.name for p in out.glob("checkpoint-*")}
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_exits_cleanly_and_the_run_goes_on(corpus, tmp_path):
+    settings = TINY | corpus | {"run.steps": 5000, "run.save-every": 5000, "run.eval-every": 0}
+    process = subprocess.Popen(command("ar", tmp_path / "a", settings), env=ENV, stdout=subprocess.PIPE, text=True)
+    while not (tmp_path / "a" / "metrics.jsonl").exists() or len(metrics(tmp_path / "a")) < 5:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    printed = process.communicate(timeout=60)[0]
+    assert process.returncode == 0 and "run the same command again to go on" in printed
+    (checkpoint,) = checkpoint_names(tmp_path / "a")
+    step = int(checkpoint[11:])
+    settings["run.steps"] = step + 10  # a constant learning rate may go on for longer or shorter
+    train("ar", tmp_path / "a", settings)
+    train("ar", tmp_path / "b", settings)
+    assert all(torch.equal(v, weights(tmp_path / "b")[k]) for k, v in weights(tmp_path / "a").items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["denoiser", "ar"])
+def test_two_processes_compute_the_losses_of_one(corpus, tmp_path, kind):
+    settings = TINY | corpus | {"model.dropout": 0.0, "run.steps": 12}
+    train(kind, tmp_path / "one", settings)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "-m", "edlm"]
+    arguments = command(kind, tmp_path / "two", settings)[3:]
+    done = subprocess.run([*torchrun, *arguments], capture_output=True, text=True, env=ENV, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
+    assert [line["step"] for line in one] == [line["step"] for line in two]
+    for a, b in zip(one, two, strict=True):
+        for key in ("bits", "eval_bits", "eval_standard_error"):
+            assert abs(a.get(key, 0) - b.get(key, 0)) < 1e-5, (a, b)
+
+
+def test_a_full_disk_gives_a_clear_error_and_leaves_the_last_checkpoint(corpus, tmp_path):
+    settings = TINY | corpus | {"run.steps": 30, "run.eval-every": 0, "run.save-every": 10}
+    train("ar", tmp_path / "run", settings | {"run.steps": 10})
+    limit = (tmp_path / "run" / "checkpoint-10" / "training.safetensors").stat().st_size // 2
+    code = f"""
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writes beyond the limit fail as on a full disk
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+from edlm.cli import main
+sys.argv = {command("ar", tmp_path / "run", settings)[2:]!r}
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENV, timeout=120)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "could not write" in done.stderr and "earlier checkpoints are intact" in done.stderr
+    assert checkpoint_names(tmp_path / "run") == {"checkpoint-10"} and not list((tmp_path / "run").glob(".*partial"))
+    train("ar", tmp_path / "run", settings)
+    assert checkpoint_names(tmp_path / "run") == {"checkpoint-20", "checkpoint-30"}
+
+
+def test_a_non_finite_loss_stops_before_the_optimizer_step_and_names_it(corpus, tmp_path):
+    settings = TINY | corpus | {"optim.learning-rate": 1e30, "optim.clip": 0, "run.eval-every": 0}
+    done = train("ar", tmp_path / "run", settings, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "the loss is" in done.stderr and "at step" in done.stderr and "stopped before the optimizer step" in done.stderr
+
+
+def test_other_settings_do_not_continue_a_run(finished):
+    out, settings = finished
+    done = train("denoiser", out, settings | {"optim.learning-rate": 0.1}, check=False)
+    assert done.returncode == 2 and "holds a run with optim.learning_rate = 0.003, not 0.1" in done.stderr
+    done = train("denoiser", out, settings, "--run.resume", "never", check=False)
+    assert done.returncode == 2 and "already holds checkpoints" in done.stderr
+
+
+def test_a_denoiser_can_start_from_a_causal_model(finished, corpus, tmp_path):
+    out, settings = finished
+    start = {"model.init": out, "run.steps": 1, "run.eval-every": 0, "run.save-every": 1, "optim.learning-rate": 1e-9, "optim.ema": 0}
+    train("ar", tmp_path / "ar", TINY | corpus | start)
+    torch.testing.assert_close(weights(tmp_path / "ar"), weights(out), atol=1e-6, rtol=1e-6)
+    done = train("ar", tmp_path / "wide", TINY | corpus | start | {"model.width": 64}, check=False)
+    assert done.returncode == 2 and "has another shape" in done.stderr

@@ -1,0 +1,52 @@
+"""Tiny models for tests: a denoiser that is a table, and small real networks."""
+
+import numpy as np
+import torch
+
+from edlm.models.autoregressive import Autoregressive, AutoregressiveConfig
+from edlm.models.denoiser import Denoiser, DenoiserConfig
+from edlm.models.transformer import TransformerConfig
+from edlm.schedule import LogLinear
+from edlm.tokenization import CharacterTokenizer
+
+
+class TableDenoiser:
+    """The oracle's table behind the library's protocol."""
+
+    uses_time = False
+
+    def __init__(self, table, vocab_size, schedule=None):
+        self.table, self.vocab_size, self.mask_id = table, vocab_size, vocab_size
+        self.schedule = schedule or LogLinear()
+        self.calls = 0
+
+    def __call__(self, xt, t=None, where=None):
+        self.calls += 1
+        where = xt == self.mask_id if where is None else where
+        rows = [self.table[tuple(row)] for row in xt.tolist()]
+        return torch.tensor(np.stack(rows)).log()[where]
+
+
+def tiny_config(**changes):
+    values = {"vocab_size": 27, "length": 16, "num_layers": 2, "num_heads": 2, "width": 32, "dropout": 0.0}
+    return TransformerConfig(**(values | changes))
+
+
+def tiny_denoiser(seed=0, **changes):
+    torch.manual_seed(seed)
+    model = Denoiser(DenoiserConfig(tiny_config(**changes)), CharacterTokenizer()).eval()
+    return sharpen(model)
+
+
+def tiny_autoregressive(seed=0, **changes):
+    torch.manual_seed(seed)
+    return sharpen(Autoregressive(AutoregressiveConfig(tiny_config(**changes)), CharacterTokenizer()).eval())
+
+
+def sharpen(model):
+    """Larger weights, so that an untrained network's output depends visibly on its input."""
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.ndim == 2:
+                p.mul_(8)
+    return model
