@@ -31,7 +31,10 @@ def test_corrupting_masks_each_token_independently():
     t = torch.full((N,), 0.3)
     xt = corrupt(x0, t, Cosine(), MASK, generator=make_generator(0))
     alpha = 1 - np.sin(0.3 * np.pi / 2)
-    law = {oracle.mask_out((0, 1, 2), M, V): (1 - alpha) ** len(M) * alpha ** (L - len(M)) for M in oracle.subsets(range(L))}
+    law = {
+        oracle.mask_out((0, 1, 2), M, V): (1 - alpha) ** len(M) * alpha ** (L - len(M))
+        for M in oracle.subsets(range(L))
+    }
     oracle.assert_law(rows(xt), law, N)
 
 
@@ -51,9 +54,7 @@ def test_revealing_puts_clean_tokens_in_place_of_masks_only():
     xt = torch.tensor([MASK, 2, MASK]).expand(N, L)
     x0 = torch.tensor([0, 1, 1]).expand(N, L)  # disagrees with xt where that is known: must not matter
     xs = reveal(xt, x0, torch.tensor(0.8), torch.tensor(0.6), LogLinear(), MASK, generator=make_generator(0))
-    law = {
-        (a, 2, b): (0.25 if a == 0 else 0.75) * (0.25 if b == 1 else 0.75) for a in (0, MASK) for b in (1, MASK)
-    }
+    law = {(a, 2, b): (0.25 if a == 0 else 0.75) * (0.25 if b == 1 else 0.75) for a in (0, MASK) for b in (1, MASK)}
     oracle.assert_law(rows(xs), law, N)
 
 
@@ -94,7 +95,9 @@ def transition(alpha, pi):
     return alpha * np.eye(len(pi)) + (1 - alpha) * np.tile(pi, (len(pi), 1))
 
 
-@pytest.mark.parametrize("noise", [ReferenceNoise(LogLinear(), PI), uniform_noise(Cosine(), 4), masked_noise(LogLinear(), 2)])
+@pytest.mark.parametrize(
+    "noise", [ReferenceNoise(LogLinear(), PI), uniform_noise(Cosine(), 4), masked_noise(LogLinear(), 2)]
+)
 def test_the_posterior_is_bayes_rule_on_the_markov_chain(noise):
     pi, alpha_t, alpha_s = noise.pi.numpy(), noise.schedule.alpha(t).item(), noise.schedule.alpha(s).item()
     to_s, s_to_t = transition(alpha_s, pi), transition(alpha_t / alpha_s, pi)

@@ -30,7 +30,9 @@ def test_texts_after_T_steps_follow_the_enumerated_law(steps, schedule):
 
 def test_fixed_tokens_stay_and_the_rest_follows_the_law_given_them():
     fixed = torch.tensor([V, 2, V])
-    x = sampler.sample(sampler.init(L, make_streams(0, range(N)), V, fixed=fixed), TableDenoiser(TABLE, V), uniform_times(1))
+    x = sampler.sample(
+        sampler.init(L, make_streams(0, range(N)), V, fixed=fixed), TableDenoiser(TABLE, V), uniform_times(1)
+    )
     law = oracle.reveal_law((V, 2, V), 1.0, TABLE, V)
     oracle.assert_law(rows(x), law, N)
 
@@ -116,7 +118,10 @@ def test_prompts_begin_every_text():
         (lambda: SampleConfig(temperature=0.0), "temperature must be positive, got 0.0"),
         (lambda: SampleConfig(batch_size=0), "batch size must be at least 1"),
         (lambda: list(generate(tiny_denoiser(), 0, SampleConfig())), "num must be at least 1, got 0"),
-        (lambda: list(generate(tiny_denoiser(), 1, SampleConfig(length=99))), "length must be between 1 and the model's 16"),
+        (
+            lambda: list(generate(tiny_denoiser(), 1, SampleConfig(length=99))),
+            "length must be between 1 and the model's 16",
+        ),
         (lambda: list(generate(tiny_denoiser(), 1, SampleConfig(), prompt="a" * 16)), "shorten the prompt"),
         (lambda: sampler.check_times(torch.tensor([1.0, 0.5])), "must fall strictly from 1 to 0"),
         (lambda: sampler.init(4, make_streams(0, [0]), 3, fixed=torch.zeros(3)), "must cover all 4 positions, got 3"),

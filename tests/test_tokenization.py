@@ -13,7 +13,8 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 from edlm.errors import UserError
-from edlm.tokenization import BPETokenizer, CharacterTokenizer, load_tokenizer, normalise_text8, train_bpe
+from edlm.tokenization import BPETokenizer, CharacterTokenizer, normalise_text8, train_bpe
+from edlm.tokenizer_files import load_tokenizer
 
 SHARED = Path(os.environ.get("EDLM_SHARED", Path(__file__).parents[2] / "shared" / "data"))
 HOSTILE = [

@@ -19,7 +19,9 @@ from edlm.models.denoiser import Denoiser
 from edlm.models.load import load_model
 
 WORDS = "the of and one in a to zero nine two is as eight for s five three was by that four six seven with on are it from".split()
-ENV = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "EDLM_TRACEBACK")} | {"OMP_NUM_THREADS": "1"}
+ENV = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "EDLM_TRACEBACK")} | {
+    "OMP_NUM_THREADS": "1"
+}
 TINY = {
     "model.width": 32, "model.num-layers": 2, "model.num-heads": 2, "data.length": 32, "run.batch-size": 8,
     "run.eval-every": 10, "run.eval-blocks": 16, "run.log-every": 1, "run.save-every": 5, "run.steps": 20, "optim.warmup-steps": 5,
@@ -32,7 +34,12 @@ def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
     text = " ".join(random.Random(0).choices(WORDS, k=8000))
     (folder / "train.txt").write_text(text)
-    return {"data.source": folder / "train.txt", "data.validation": "5%", "data.test": "5%", "data.cache": folder / "cache"}
+    return {
+        "data.source": folder / "train.txt",
+        "data.validation": "5%",
+        "data.test": "5%",
+        "data.cache": folder / "cache",
+    }
 
 
 def command(kind, out, settings, *flags):
@@ -60,7 +67,10 @@ def weights(out):
 def assert_same_run(a, b):
     assert metrics(a) == metrics(b)  # floats compare bit for bit
     assert all(torch.equal(v, weights(b)[k]) for k, v in weights(a).items())
-    last = [load_file(sorted(Path(out).glob("checkpoint-*"), key=lambda p: int(p.name[11:]))[-1] / "training.safetensors") for out in (a, b)]
+    last = [
+        load_file(sorted(Path(out).glob("checkpoint-*"), key=lambda p: int(p.name[11:]))[-1] / "training.safetensors")
+        for out in (a, b)
+    ]
     assert all(torch.equal(v, last[1][k]) for k, v in last[0].items())
 
 
@@ -104,8 +114,10 @@ def test_the_last_two_checkpoints_and_the_best_are_kept(finished):
 def test_a_run_killed_at_random_moments_ends_bit_equal_to_one_never_stopped(finished, tmp_path):
     whole, settings = finished
     out, rng, kills = tmp_path / "killed", random.Random(3), 0
-    while not (out / "model").exists():
-        process = subprocess.Popen(command("denoiser", out, settings), env=ENV, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    for _ in range(12):
+        process = subprocess.Popen(
+            command("denoiser", out, settings), env=ENV, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
         before = checkpoint_names(out)
         while process.poll() is None and (checkpoint_names(out) == before or kills >= 4):
             time.sleep(0.01)
@@ -113,8 +125,9 @@ def test_a_run_killed_at_random_moments_ends_bit_equal_to_one_never_stopped(fini
             time.sleep(rng.uniform(0, 0.4))  # anywhere: in a step, in a write, in a validation
             process.send_signal(signal.SIGKILL)
             kills += 1
-        process.wait()
-    assert kills >= 3
+        if process.wait() == 0:
+            break
+    assert kills >= 3 and (out / "model").exists()
     assert_same_run(whole, out)
 
 
@@ -144,7 +157,7 @@ def test_sigterm_saves_and_exits_cleanly_and_the_run_goes_on(corpus, tmp_path):
 def test_two_processes_compute_the_losses_of_one(corpus, tmp_path, kind):
     settings = TINY | corpus | {"model.dropout": 0.0, "run.steps": 12}
     train(kind, tmp_path / "one", settings)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "-m", "edlm"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "edlm"]
     arguments = command(kind, tmp_path / "two", settings)[3:]
     done = subprocess.run([*torchrun, *arguments], capture_output=True, text=True, env=ENV, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -179,7 +192,9 @@ def test_a_non_finite_loss_stops_before_the_optimizer_step_and_names_it(corpus, 
     settings = TINY | corpus | {"optim.learning-rate": 1e30, "optim.clip": 0, "run.eval-every": 0}
     done = train("ar", tmp_path / "run", settings, check=False)
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "the loss is" in done.stderr and "at step" in done.stderr and "stopped before the optimizer step" in done.stderr
+    assert (
+        "the loss is" in done.stderr and "at step" in done.stderr and "stopped before the optimizer step" in done.stderr
+    )
 
 
 def test_other_settings_do_not_continue_a_run(finished):
@@ -192,7 +207,14 @@ def test_other_settings_do_not_continue_a_run(finished):
 
 def test_a_denoiser_can_start_from_a_causal_model(finished, corpus, tmp_path):
     out, settings = finished
-    start = {"model.init": out, "run.steps": 1, "run.eval-every": 0, "run.save-every": 1, "optim.learning-rate": 1e-9, "optim.ema": 0}
+    start = {
+        "model.init": out,
+        "run.steps": 1,
+        "run.eval-every": 0,
+        "run.save-every": 1,
+        "optim.learning-rate": 1e-9,
+        "optim.ema": 0,
+    }
     train("ar", tmp_path / "ar", TINY | corpus | start)
     torch.testing.assert_close(weights(tmp_path / "ar"), weights(out), atol=1e-6, rtol=1e-6)
     done = train("ar", tmp_path / "wide", TINY | corpus | start | {"model.width": 64}, check=False)

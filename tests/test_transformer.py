@@ -63,7 +63,9 @@ def test_time_enters_by_adaptive_layer_norm_and_starts_as_no_time_at_all():
         for block in timed.blocks:
             block.modulation.weight.normal_(std=0.5)
     assert (timed(X, t) - timed(X, 1 - t)).abs()[0].max() > 1e-3
-    torch.testing.assert_close(timed(X, t)[1:2], timed(X[1:2], t[1:2]), rtol=1e-4, atol=1e-4)  # its own time to each row
+    torch.testing.assert_close(
+        timed(X, t)[1:2], timed(X[1:2], t[1:2]), rtol=1e-4, atol=1e-4
+    )  # its own time to each row
     with pytest.raises(ValueError, match="time-conditioned: pass t"):
         timed(X)
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from transformers import TrainerCallback
 
+from edlm.data import DataConfig
 from edlm.errors import UserError
 from edlm.randomness import make_generator
 from edlm.tokenization import CharacterTokenizer
@@ -22,9 +23,10 @@ class RandomText:
     """A corpus of random characters: speed does not depend on what the text says."""
 
     unit = "character"
+    tokenizer = CharacterTokenizer()
 
     def __init__(self, length: int, num_blocks: int = 4096) -> None:
-        self.tokenizer, self.length = CharacterTokenizer(), length
+        self.length = length
         self.tokens = np.random.default_rng(0).integers(0, 27, (num_blocks, length))
 
     def __getitem__(self, split: str) -> "RandomText":
@@ -48,7 +50,7 @@ class TakingTurns(TrainerCallback):
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self.start = time.perf_counter()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:
         if state.global_step % self.steps:
             return
         middle = time.perf_counter()
@@ -68,11 +70,11 @@ def bench_training(
     with tempfile.TemporaryDirectory() as out:
         total = steps * (repeats + 1)
         run = RunConfig(out=out, steps=total, batch_size=batch_size, eval_every=0, save_every=10 * total, preview=0)
-        config = TrainConfig(model=ModelConfig(preset=preset), optim=OptimConfig(warmup_steps=1), run=run)
-        config = _with_length(config, length)
+        data, optim = DataConfig(length=length), OptimConfig(warmup_steps=1)
+        config = TrainConfig(data, ModelConfig(preset=preset), optim=optim, run=run)
         corpus: Any = RandomText(length)
-        model = build_model(kind, config, corpus.tokenizer)  # type: ignore[arg-type]
-        turns = TakingTurns(steps, bare_loop(build_model(kind, config, corpus.tokenizer), batch_size, length))  # type: ignore[arg-type]
+        model = build_model(kind, config, 27, None)  # type: ignore[arg-type]
+        turns = TakingTurns(steps, bare_loop(build_model(kind, config, 27, None), batch_size, length))  # type: ignore[arg-type]
         trainer, _ = build_trainer(model, config, corpus, make_arguments(config))
         trainer.add_callback(turns)
         trainer.train()
@@ -89,12 +91,6 @@ def bench_training(
         "overhead, range": f"{min(ratios) - 1:+.1%} to {max(ratios) - 1:+.1%}",
         "threads": torch.get_num_threads(),
     }
-
-
-def _with_length(config: TrainConfig, length: int) -> TrainConfig:
-    from dataclasses import replace
-
-    return replace(config, data=replace(config.data, length=length))
 
 
 def bare_loop(model: Model, batch_size: int, length: int) -> Callable[[], None]:

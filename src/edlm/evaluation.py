@@ -77,7 +77,9 @@ def summarise(
         standard_error=float(bits.std(ddof=1) / math.sqrt(len(bits))) if len(bits) > 1 else math.nan,
         perplexity=2**mean,
         unit=unit,
-        quantity="exact NLL" if exact else f"upper bound (NELBO), {'continuous time' if steps is None else f'T = {steps}'}",
+        quantity="exact NLL"
+        if exact
+        else f"upper bound (NELBO), {'continuous time' if steps is None else f'T = {steps}'}",
         protocol="certified",
         num_blocks=len(nats),
         num_tokens=len(nats) * length,

@@ -69,7 +69,7 @@ def fixed_tokens(model: Model, tokenizer: Tokenizer, prompt: str, length: int | 
     length = transformer.length if length is None else length
     if not 1 <= length <= transformer.length:
         raise UserError(f"length must be between 1 and the model's {transformer.length}, got {length}")
-    tokens = tokenizer.encode(prompt) if prompt else []
+    tokens = tokenizer.encode(prompt)
     if len(tokens) >= length:
         raise UserError(f"the prompt has {len(tokens)} tokens, but a sequence only {length}; shorten the prompt")
     fixed = torch.full((length,), transformer.mask_id)

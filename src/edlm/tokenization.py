@@ -239,10 +239,3 @@ def _write(folder: Path | str, inner: "tokenizers.Tokenizer", settings: dict[str
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_text(inner.to_str(pretty=True), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-
-
-def load_tokenizer(spec: str) -> Tokenizer:
-    """The tokenizer that `spec` names: `characters`, a folder, a tokenizer.json, or a name on the Hugging Face hub."""
-    from edlm.tokenizer_files import resolve_tokenizer
-
-    return resolve_tokenizer(spec)

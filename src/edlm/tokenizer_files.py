@@ -18,8 +18,8 @@ SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json", "generatio
 HUB_FILES = ["tokenizer.json", "vocab.json", "merges.txt", *SETTINGS_FILES]
 
 
-def resolve_tokenizer(spec: str) -> Tokenizer:
-    """See `edlm.tokenization.load_tokenizer`."""
+def load_tokenizer(spec: str) -> Tokenizer:
+    """The tokenizer that `spec` names: `characters`, a folder, a tokenizer.json, or a name on the Hugging Face hub."""
     if spec == "characters":
         return CharacterTokenizer()
     if spec.startswith("bpe:"):

@@ -34,7 +34,5 @@ def train(
     from edlm.commands.require import require_extra
 
     require_extra("train", "transformers", "accelerate")
-    report = bench_training(
-        kind, preset=preset, batch_size=batch_size, length=length, steps=steps, repeats=repeats
-    )
+    report = bench_training(kind, preset=preset, batch_size=batch_size, length=length, steps=steps, repeats=repeats)
     print_json(report) if json else print_table(report)

@@ -123,5 +123,7 @@ def show(result: "Likelihood", *, json: bool) -> None:
         print_json(rows)
         return
     about = rows.pop("data") or {}
-    print(f"{result.bits:.4f} ± {result.standard_error:.4f} bits per {result.unit}  (perplexity {result.perplexity:.3f})")
+    print(
+        f"{result.bits:.4f} ± {result.standard_error:.4f} bits per {result.unit}  (perplexity {result.perplexity:.3f})"
+    )
     print_table({**{k: v for k, v in rows.items() if k not in ("bits", "standard_error", "perplexity")}, **about})

@@ -11,10 +11,12 @@ from edlm.data.blocks import Blocks
 from edlm.data.cache import cache_folder, get_or_build, key_of
 from edlm.data.config import Amount, DataConfig, parse_amount
 from edlm.data.packing import DOCUMENTS, TOKENS, Encoder, first_documents, pack, progress_bar, read_meta
-from edlm.data.sources import Source, open_source
+from edlm.data.source import Source
+from edlm.data.sources import open_source
 from edlm.data.splits import cut_splits
 from edlm.errors import UserError
-from edlm.tokenization import Tokenizer, load_tokenizer, train_bpe
+from edlm.tokenization import Tokenizer, train_bpe
+from edlm.tokenizer_files import load_tokenizer
 
 FORMAT = 1  # raise it when the same settings give other files
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from edlm.data.config import DataConfig
 from edlm.data.documents import Piece, whole_document
 from edlm.data.files import require_field, require_text
-from edlm.data.sources import Source
+from edlm.data.source import Source
 from edlm.errors import UserError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, final
 import numpy as np
 
 from edlm.data.documents import Piece
-from edlm.data.sources import Source
+from edlm.data.source import Source
 from edlm.errors import UserError
 from edlm.tokenization import TextError, Tokenizer, normalise_text8
 

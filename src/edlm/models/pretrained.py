@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from edlm._version import __version__
 from edlm.config import from_dict, to_dict
 from edlm.errors import UserError
-from edlm.tokenization import Tokenizer, load_tokenizer
+from edlm.tokenization import Tokenizer
+from edlm.tokenizer_files import load_tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 
@@ -77,7 +78,9 @@ def find_folder(name: str | Path, *, revision: str | None = None) -> Path:
     if path.exists() or str(name).count("/") != 1 or str(name).startswith((".", "/", "~")):
         raise UserError(f"no model folder at {name}; expected a folder with {CONFIG} and {WEIGHTS}")
     try:
-        return Path(snapshot_download(str(name), revision=revision, allow_patterns=["*.json", "*.safetensors", "*.txt"]))
+        return Path(
+            snapshot_download(str(name), revision=revision, allow_patterns=["*.json", "*.safetensors", "*.txt"])
+        )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"no folder {name}, and no model of that name could be had from the hub: {reason}") from error

@@ -5,7 +5,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,31 +72,35 @@ class MetricsFile(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.begin, self.first_step = time.monotonic(), state.global_step
         if args.should_save:
-            kept = [line for line in self._lines() if line["step"] <= state.global_step]
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+            forget_after(self.path, state.global_step)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        logs = more["logs"]
         if not args.should_save or not ({"loss", "eval_bits"} & logs.keys()):
             return
         line: dict[str, Any] = {"step": state.global_step}
         if "loss" in logs:
             seconds = time.monotonic() - self.begin
-            line |= {"bits": logs["loss"] / math.log(2), "unit": self.unit, "tokens": state.global_step * self.tokens_per_step}
+            line |= {
+                "bits": logs["loss"] / math.log(2),
+                "unit": self.unit,
+                "tokens": state.global_step * self.tokens_per_step,
+            }
             line |= {"learning_rate": logs["learning_rate"], "grad_norm": logs.get("grad_norm")}
             line["tokens_per_second"] = (state.global_step - self.first_step) * self.tokens_per_step / seconds
         line |= {key: value for key, value in logs.items() if key.startswith("eval_")}
         with self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
-    def _lines(self) -> Iterator[dict[str, Any]]:
-        if not self.path.exists():
-            return
-        for text in self.path.read_text().splitlines():
-            try:
-                yield json.loads(text)
-            except json.JSONDecodeError:  # the line being written when the process was killed
-                continue
+
+def forget_after(path: Path, step: int) -> None:
+    """Drop the lines that a run wrote after the checkpoint it resumes from; it will write them again."""
+    kept = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        with suppress(json.JSONDecodeError):  # the line being written when the process was killed
+            if json.loads(text)["step"] <= step:
+                kept.append(text + "\n")
+    path.write_text("".join(kept), encoding="utf-8")
 
 
 class ProgressBar(TrainerCallback):
@@ -116,7 +120,8 @@ class ProgressBar(TrainerCallback):
         assert self.bar is not None
         self.bar.update(state.global_step - self.bar.n)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        logs = more["logs"]
         if self.bar is None:
             return
         if "loss" in logs:
@@ -127,7 +132,9 @@ class ProgressBar(TrainerCallback):
         self.bar.set_postfix(self.shown, refresh=False)
 
     def describe(self, bits: float) -> str:
-        return f"{bits:.3f} bits/char" if self.unit == "character" else f"PPL {2**min(bits, 64):.2f} ({bits:.3f} bits)"
+        return (
+            f"{bits:.3f} bits/char" if self.unit == "character" else f"PPL {2 ** min(bits, 64):.2f} ({bits:.3f} bits)"
+        )
 
     def say(self, text: str) -> None:
         """A line above the bar."""
@@ -145,6 +152,10 @@ class Preview(TrainerCallback):
     def __init__(self, bar: ProgressBar, path: Path, draw: Callable[[], list[str]]) -> None:
         self.bar, self.path, self.draw = bar, path, draw
         self.trainer: DiffusionTrainer | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if args.should_save:
+            forget_after(self.path, state.global_step)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         assert self.trainer is not None

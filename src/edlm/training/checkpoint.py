@@ -35,8 +35,8 @@ from edlm.errors import UserError
 from edlm.models.pretrained import read_weights
 
 STATE, NUMBERS = "training.safetensors", "training.json"
-_FULL = StateDictOptions(full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True)
-_FULL_LOAD = StateDictOptions(full_state_dict=True, flatten_optimizer_state_dict=True)
+_FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
+_FULL_LOAD = StateDictOptions(full_state_dict=True)
 
 
 def checkpoint_path(out: Path, step: int) -> Path:
@@ -95,14 +95,19 @@ def _reason(error: Exception) -> str:
 
 def model_state(model: nn.Module) -> dict[str, Tensor]:
     """A copy of all weights, gathered whole on the first process from replicas or shards."""
-    return {name: value.clone() for name, value in get_model_state_dict(model, options=_FULL).items()}
+    weights: dict[str, Any] = get_model_state_dict(model, options=_FULL)
+    return {name: value.clone() for name, value in weights.items()}
 
 
 def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(tensors, numbers) of the optimizer by parameter name, gathered like the weights."""
-    entries = get_optimizer_state_dict(model, optimizer, options=_FULL)
-    tensors = {key: value.contiguous() for key, value in entries.items() if isinstance(value, Tensor)}
-    return tensors, {key: value for key, value in entries.items() if not isinstance(value, Tensor)}
+    """(tensors, numbers) of the optimizer, gathered like the weights. Tensors are named PARAMETER.KIND.
+
+    Both are empty on all processes but the first.
+    """
+    whole: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=_FULL)
+    state = whole.get("state", {})
+    tensors = {f"{name}.{kind}": value for name, kinds in state.items() for kind, value in kinds.items()}
+    return tensors, {"param_groups": whole.get("param_groups", [])}
 
 
 def write_training_state(
@@ -122,8 +127,17 @@ def read_training_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tens
 
 
 def load_model_state(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    set_model_state_dict(model, weights, options=_FULL_LOAD)
+    """Put back what `model_state` took, on however many processes."""
+    set_model_state_dict(model, dict(weights), options=_FULL_LOAD)
 
 
-def load_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, entries: dict[str, Any]) -> None:
-    set_optimizer_state_dict(model, optimizer, entries, options=_FULL_LOAD)
+def load_optimizer_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], numbers: dict[str, Any]
+) -> None:
+    """Put back what `optimizer_state` took, on however many processes."""
+    state: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        name, _, kind = key.rpartition(".")
+        state.setdefault(name, {})[kind] = value
+    whole = {"state": state, "param_groups": numbers["param_groups"]}
+    set_optimizer_state_dict(model, optimizer, whole, options=_FULL_LOAD)

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from edlm.data.tokens import find_tokenizer
 from edlm.models.denoiser import Denoiser
 from edlm.models.transformer import TransformerConfig
 from edlm.randomness import make_generator
+from edlm.tokenizer_files import load_tokenizer
 from edlm.training.config import TrainConfig
 from edlm.training.run import Kind, build_model, make_arguments
 from edlm.training.trainer import Model, Objective
@@ -20,7 +20,7 @@ REHEARSAL_BATCH = 2
 def rehearse(kind: Kind, config: TrainConfig) -> dict[str, Any]:
     """Sizes, memory and time of a run, from one real step on random tokens. The corpus is not read."""
     arguments = make_arguments(config)
-    model = build_model(kind, config, find_tokenizer(config.data)).to(arguments.device)
+    model = build_model(kind, config, vocabulary(config.data.tokenizer), None).to(arguments.device)
     micro, accumulation = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
     batch = min(REHEARSAL_BATCH, micro)
     seconds, loss = time_step(model, config, batch)
@@ -39,6 +39,12 @@ def rehearse(kind: Kind, config: TrainConfig) -> dict[str, Any]:
         "time here": f"{tokens / tokens_per_second / 3600 / arguments.world_size:,.1f} hours (estimate)",
         "out": str(Path(config.run.out)),
     }
+
+
+def vocabulary(spec: str) -> int:
+    """Number of tokens, without training the tokenizer if that is still to come."""
+    size = spec.removeprefix("bpe:")
+    return int(size) if size != spec and size.isdecimal() else load_tokenizer(spec).vocab_size
 
 
 def time_step(model: Model, config: TrainConfig, batch_size: int) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """A training run from its configuration: build, train or resume, and leave a model behind."""
 
-import logging
+import json
 import os
 import sys
 from dataclasses import asdict, dataclass
@@ -26,8 +26,6 @@ from edlm.training.checkpoint import atomic_folder, list_checkpoints, model_stat
 from edlm.training.config import TrainConfig
 from edlm.training.trainer import DiffusionTrainer, Model, write_run
 
-log = logging.getLogger("edlm")
-
 Kind = Literal["denoiser", "ar"]
 PREVIEW = SampleConfig(steps=32, length=None, seed=0)
 # Settings that change neither what is learned nor its order may differ between a run and its continuation.
@@ -52,11 +50,13 @@ def train(kind: Kind, config: TrainConfig) -> Outcome:
     """Train a model, or go on with the run that `config.run.out` holds."""
     out = Path(config.run.out)
     checkpoint = find_checkpoint(out, config)
+    if checkpoint and (outcome := finished_outcome(checkpoint, config)):
+        return outcome
     arguments = make_arguments(config)
     with arguments.main_process_first(local=False):  # the first process prepares the data, the others read its cache
         corpus = prepare(config.data, progress=config.run.progress)
     torch.manual_seed(config.run.seed)
-    model = build_model(kind, config, corpus.tokenizer)
+    model = build_model(kind, config, corpus.tokenizer.vocab_size, corpus.tokenizer)
     trainer, housekeeping = build_trainer(model, config, corpus, arguments)
     with housekeeping.catching_signals():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -82,6 +82,21 @@ def find_checkpoint(out: Path, config: TrainConfig) -> Path | None:
     return found[-1]
 
 
+def finished_outcome(checkpoint: Path, config: TrainConfig) -> Outcome | None:
+    """How the run ended, if it already has its steps and its model."""
+    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    if state["global_step"] < config.run.steps or not (checkpoint.parent / "model").exists():
+        return None
+    return make_outcome(config, state["global_step"], state["log_history"])
+
+
+def make_outcome(config: TrainConfig, step: int, history: list[dict[str, Any]]) -> Outcome:
+    evaluations = [line for line in history if "eval_bits" in line]
+    last = evaluations[-1] if evaluations else {}
+    bits, error = last.get("eval_bits"), last.get("eval_standard_error")
+    return Outcome(config.run.out, step, step >= config.run.steps, bits, error)
+
+
 def check_same_run(checkpoint: Path, config: TrainConfig) -> None:
     """Refuse to continue a run under settings that would make it another run."""
     saved = yaml.safe_load((checkpoint / "run.yaml").read_text(encoding="utf-8"))
@@ -96,9 +111,9 @@ def check_same_run(checkpoint: Path, config: TrainConfig) -> None:
                 )
 
 
-def build_model(kind: Kind, config: TrainConfig, tokenizer: Tokenizer) -> Model:
+def build_model(kind: Kind, config: TrainConfig, vocab_size: int, tokenizer: Tokenizer | None) -> Model:
     """A new model, from scratch or from the weights of `config.model.init`."""
-    transformer = transformer_config(kind, config, tokenizer.vocab_size)
+    transformer = transformer_config(kind, config, vocab_size)
     model: Model
     if kind == "denoiser":
         model = Denoiser(DenoiserConfig(transformer, config.diffusion.schedule), tokenizer)
@@ -149,6 +164,7 @@ def make_arguments(config: TrainConfig) -> Any:
         bf16=precision_of(config, is_cpu=is_cpu) == "bfloat16",
         use_cpu=is_cpu,
         ddp_backend="gloo" if is_cpu and "WORLD_SIZE" in os.environ else None,
+        ddp_find_unused_parameters=False,
         seed=run.seed,
         logging_steps=run.log_every,
         logging_nan_inf_filter=False,
@@ -212,10 +228,7 @@ def preview_texts(model: Model, num: int) -> list[str]:
 
 def finish(trainer: DiffusionTrainer, out: Path) -> Outcome:
     """If the run came to its end, leave its averaged weights in `out/model`."""
-    step, total = trainer.state.global_step, trainer.config.run.steps
-    evaluations = [line for line in trainer.state.log_history if "eval_bits" in line]
-    last = evaluations[-1] if evaluations else {}
-    outcome = Outcome(str(out), step, step >= total, last.get("eval_bits"), last.get("eval_standard_error"))
+    outcome = make_outcome(trainer.config, trainer.state.global_step, trainer.state.log_history)
     if outcome.is_finished:
         with trainer.averaged():
             weights = model_state(trainer.bare)

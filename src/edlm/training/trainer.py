@@ -11,7 +11,7 @@ import torch.distributed as dist
 import yaml
 from torch import Tensor, nn
 from torch.utils.data import SequentialSampler
-from transformers import Trainer, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from edlm._version import __version__
 from edlm.config import to_dict
@@ -29,6 +29,8 @@ from edlm.training.ema import MovingAverage
 
 Model = Denoiser | Autoregressive
 Tensors = dict[str, Tensor]
+
+
 class Objective(nn.Module):
     """A model together with its loss, so that a wrapper around it (DDP, FSDP) sees one forward pass.
 
@@ -57,8 +59,14 @@ class DiffusionTrainer(Trainer):
     ) -> None:  # fmt: skip
         rows = Rows(config.run.steps * config.run.batch_size)
         super().__init__(
-            Objective(model), arguments, train_dataset=rows, eval_dataset=validation, data_collator=collate, callbacks=callbacks
+            Objective(model),
+            arguments,
+            train_dataset=rows,
+            eval_dataset=validation,
+            data_collator=collate,
+            callbacks=callbacks,
         )
+        self.remove_callback(PrinterCallback)  # our progress bar and metrics file say more
         self.config, self.unit, self.validation = config, unit, validation
         self.bare: Model = model
         self.average: MovingAverage | None = None
@@ -72,13 +80,13 @@ class DiffusionTrainer(Trainer):
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """AdamW; weight decay on matrices only."""
         optim = self.config.optim
-        matrices = [p for p in self.model.parameters() if p.ndim >= 2]
-        vectors = [p for p in self.model.parameters() if p.ndim < 2]
+        matrices = [p for p in self.bare.parameters() if p.ndim >= 2]
+        vectors = [p for p in self.bare.parameters() if p.ndim < 2]
         groups = [{"params": matrices, "weight_decay": optim.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=optim.learning_rate, betas=(optim.beta1, optim.beta2))
         return self.optimizer
 
-    def compute_loss(self, model: Any, inputs: dict[str, Tensor], **_: Any) -> Tensor:
+    def compute_loss(self, model: Any, inputs: Tensors, *_: Any, **__: Any) -> Tensor:  # type: ignore[override]
         """Mean loss of a micro-batch. Dropout is seeded by its first row, so that it too survives a restart."""
         torch.manual_seed(make_generator(self.config.run.seed, int(inputs["row"][0]), 1).initial_seed())
         loss = model(inputs).mean()
@@ -161,7 +169,7 @@ class DiffusionTrainer(Trainer):
         with self.averaged():
             averaged = ckpt.model_state(self.bare)
         moments, numbers = ckpt.optimizer_state(self.bare, self._plain_optimizer())
-        numbers["learning_rate_step"] = self.lr_scheduler.last_epoch
+        numbers["learning_rate_step"] = self.state.global_step
         if self.args.should_save:
             self._write_checkpoint(averaged, weights, moments, numbers)
         if self.args.world_size > 1:
@@ -181,7 +189,8 @@ class DiffusionTrainer(Trainer):
         ckpt.rotate(out, self.config.run.keep_last, Path(best) if best else None)
 
     def _plain_optimizer(self) -> torch.optim.Optimizer:
-        return getattr(self.optimizer, "optimizer", self.optimizer)  # inside accelerate's wrapper
+        optimizer: Any = self.optimizer
+        return getattr(optimizer, "optimizer", optimizer)  # inside accelerate's wrapper
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         folder = Path(resume_from_checkpoint)
@@ -194,10 +203,10 @@ class DiffusionTrainer(Trainer):
         if checkpoint is None:
             return
         _, moments, numbers = ckpt.read_training_state(Path(checkpoint))
-        step = numbers.pop("learning_rate_step")
+        step = numbers["learning_rate_step"]
         optimizer = self._plain_optimizer()
-        ckpt.load_optimizer_state(self.bare, optimizer, moments | numbers)
-        scheduler = self.lr_scheduler
+        ckpt.load_optimizer_state(self.bare, optimizer, moments, numbers)
+        scheduler: Any = self.lr_scheduler
         state = scheduler.state_dict()
         state.update(last_epoch=step, _step_count=step + 1, _last_lr=[g["lr"] for g in optimizer.param_groups])
         scheduler.load_state_dict(state)
