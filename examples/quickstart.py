@@ -44,7 +44,8 @@ def edlm(*arguments: object, capture: bool = False) -> str:
     """Show a command, run it, and stop if it fails."""
     words = [str(argument) for argument in arguments]
     print(f"\n$ edlm {shlex.join(words)}", flush=True)
-    done = subprocess.run([sys.executable, "-m", "edlm", *words], stdout=subprocess.PIPE if capture else None, text=True)
+    command = [sys.executable, "-m", "edlm", *words]
+    done = subprocess.run(command, stdout=subprocess.PIPE if capture else None, text=True)
     if done.returncode:
         sys.exit(done.returncode)
     return done.stdout or ""

@@ -1,7 +1,7 @@
 """The truth on a tiny space, by enumeration, in plain numpy. Shares no code with the library.
 
-A sequence is a tuple of symbols 0..V-1; the symbol V is the mask. A denoiser is a table from every partly masked tuple to
-an array (L, V) of probabilities.
+A sequence is a tuple of symbols 0..V-1; the symbol V is the mask. A denoiser is a table from every partly masked tuple
+to an array (L, V) of probabilities.
 """
 
 import itertools

@@ -20,7 +20,7 @@ def rows(x):
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
 @pytest.mark.parametrize("schedule", [None, Cosine()])
-def test_texts_after_T_steps_follow_the_enumerated_law(steps, schedule):
+def test_texts_after_so_many_steps_follow_the_enumerated_law(steps, schedule):
     times = uniform_times(steps)
     denoiser = TableDenoiser(TABLE, V, schedule)
     x = sampler.sample(sampler.init(L, make_streams(0, range(N)), V), denoiser, times)

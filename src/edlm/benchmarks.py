@@ -1,4 +1,4 @@
-"""Benchmarks that compare like with like: both sides take turns in one process, and ratios are of neighbouring turns."""
+"""Benchmarks that compare like with like: both sides take turns in one process; ratios are of neighbouring turns."""
 
 import statistics
 import tempfile
@@ -64,7 +64,7 @@ class TakingTurns(TrainerCallback):
 def bench_training(
     kind: str, *, preset: str, batch_size: int, length: int, steps: int, repeats: int
 ) -> dict[str, Any]:  # fmt: skip
-    """Tokens per second of `edlm train` and of a bare PyTorch loop, and the overhead of ours. The first turn warms up."""
+    """Tokens per second of `edlm train` and of a bare PyTorch loop, and our overhead. The first turn warms up."""
     if kind not in ("denoiser", "ar"):
         raise UserError(f"--kind must be denoiser or ar, got {kind!r}")
     with tempfile.TemporaryDirectory() as out:

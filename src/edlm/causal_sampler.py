@@ -16,7 +16,7 @@ from edlm.randomness import draw, rand
 from edlm.sampler import Info, State, tempered
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def trajectory(state: State, model: Autoregressive, *, temperature: float = 1.0) -> Iterator[tuple[State, Info]]:
     """The states after each new token, left to right. Known tokens must be a prefix of equal length in all rows."""
     B, L = state.x.shape
@@ -45,6 +45,5 @@ def _prefix_length(x: Tensor, mask_id: int) -> int:
 
 def sample(state: State, model: Autoregressive, *, temperature: float = 1.0) -> Tensor:
     """The tokens (B, L) at the end of `trajectory`."""
-    for state, _ in trajectory(state, model, temperature=temperature):  # noqa: B020
-        pass
+    *_, (state, _) = trajectory(state, model, temperature=temperature)
     return state.x

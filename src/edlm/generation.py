@@ -58,7 +58,7 @@ def draw_batch(
         steps = causal_sampler.trajectory(state, model, temperature=config.temperature)
     else:
         steps = sampler.trajectory(state, model, uniform_times(config.steps), temperature=config.temperature)
-    for state, info in steps:  # noqa: B020
+    for state, info in steps:
         watch(state, info)
     return state
 

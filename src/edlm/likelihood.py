@@ -1,9 +1,9 @@
-"""Likelihood of given sequences: one estimate per sequence, in nats, that depends on nothing but the sequence and its key.
+"""Likelihood of given sequences: one estimate each, in nats, that depends on nothing but the sequence and its key.
 
 Legend: B batch, L positions.
 
-Every sequence of a data set has an index; its masks come from a generator seeded by (seed, index) and its masked count from a
-low-discrepancy sequence at that index. So results do not depend on batch size or number of processes.
+Every sequence of a data set has an index; its masks come from a generator seeded by (seed, index) and its masked count
+from a low-discrepancy sequence at that index. So results do not depend on batch size or number of processes.
 """
 
 import math
@@ -31,7 +31,7 @@ def spread(index: Sequence[int], seed: int) -> Tensor:
     return torch.tensor([(start + GOLDEN * i) % 1 for i in index], dtype=torch.float64)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def denoiser_nelbo(denoiser: DenoiserLike, x0: Tensor, index: Sequence[int], *, seed: int, steps: int | None) -> Tensor:
     """One unbiased estimate per sequence of the NELBO of a factorised denoiser, in nats: (B,) float64.
 
@@ -69,7 +69,7 @@ def _time_of_count(denoiser: DenoiserLike, count: Tensor, length: int, generator
     return denoiser.schedule.time(1 - fraction)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def autoregressive_nll(model: Autoregressive, x0: Tensor) -> Tensor:
     """-log p(x0) of every sequence in nats, all L tokens: (B,) float64."""
     return cross_entropy(model(x0))

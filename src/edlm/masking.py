@@ -3,8 +3,8 @@
 Legend: B batch, L positions, V vocabulary.
 
 Masked (absorbing) noise is what every model here uses: a token is either itself or the mask. `ReferenceNoise` is the
-paper's section 3 in full, where a token that is lost becomes a draw of any distribution pi; with pi on the mask alone it
-gives back the masked functions, which is how it is tested.
+paper's section 3 in full, where a token that is lost becomes a draw of any distribution pi; with pi on the mask alone
+it gives back the masked functions, which is how it is tested.
 """
 
 from dataclasses import dataclass

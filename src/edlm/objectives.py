@@ -46,7 +46,7 @@ def nelbo_at_time(log_likelihood: Tensor, t: Tensor, schedule: Schedule) -> Tens
 
 
 def nelbo_at_step(log_likelihood: Tensor, t: Tensor, s: Tensor, num_steps: int, schedule: Schedule) -> Tensor:
-    """Estimate of the T-step NELBO from log p(x0 | xt) at one uniformly chosen step t -> s: T rho -log p (paper eq. 12).
+    """Estimate of the T-step NELBO from log p(x0 | xt) at one uniformly chosen step: T rho -log p (paper eq. 12).
 
     The average over which tokens the step reveals is done in closed form; that is right for a factorised denoiser only.
     """
@@ -57,8 +57,8 @@ def nelbo_at_step(log_likelihood: Tensor, t: Tensor, s: Tensor, num_steps: int, 
 def nelbo_at_count(log_likelihood: Tensor, num_masked: Tensor, length: int) -> Tensor:
     """Estimate of the continuous-time NELBO from log p(x0 | xt) with n uniform in {1..L} masked tokens: L/n * -log p.
 
-    Given t, n is binomial; integrating the weight 1/t against that leaves exactly 1/n for every set of n positions. So this
-    is the same bound without the tail of large weights near t = 0, for any schedule.
+    Given t, n is binomial; integrating the weight 1/t against that leaves exactly 1/n for every set of n positions. So
+    this is the same bound without the tail of large weights near t = 0, for any schedule.
     """
     return -(length / num_masked).to(log_likelihood.dtype) * log_likelihood
 

@@ -3,7 +3,7 @@
 Legend: B rows, V vocabulary, N independent draws.
 
 A `Randomness` is one `torch.Generator`, or one per row of the batch. With one per row every sequence owns its stream of
-numbers, so a batch draws what its rows would draw alone. Generators live on the CPU: a seed means the same on every device.
+numbers, so a batch draws what its rows would draw alone. Generators live on the CPU: a seed means the same everywhere.
 """
 
 from collections.abc import Sequence

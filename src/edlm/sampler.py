@@ -5,6 +5,7 @@ Legend: B batch, L positions, V vocabulary, N positions revealed in a step, over
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -53,8 +54,8 @@ def init(
 def step(state: State, denoiser: DenoiserLike, t: Tensor, s: Tensor, *, temperature: float = 1.0) -> tuple[State, Info]:
     """One reverse step t -> s: choose which masked positions are revealed, then draw their tokens.
 
-    Choosing first does not change the law, since the choice is independent of the tokens, and it means that a sequence that
-    reveals nothing costs nothing: the denoiser's output would not be used.
+    Choosing first does not change the law, since the choice is independent of the tokens, and it means that a sequence
+    that reveals nothing costs nothing: the denoiser's output would not be used.
     """
     is_revealed = choose_revealed(state.x, t, s, denoiser.schedule, denoiser.mask_id, generator=state.generators)
     uniform = rand(state.x.shape, state.generators, device=state.x.device)
@@ -78,13 +79,13 @@ def tempered(log_probs: Tensor, temperature: float) -> Tensor:
     return torch.log_softmax(log_probs.double() / temperature, dim=-1)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def trajectory(
     state: State, denoiser: DenoiserLike, times: Tensor, *, temperature: float = 1.0
 ) -> Iterator[tuple[State, Info]]:
     """The states after each reverse step along `times` (T + 1,), which falls from 1 to 0."""
     check_times(times)
-    for t, s in zip(times[:-1], times[1:], strict=True):
+    for t, s in pairwise(times):
         state, info = step(state, denoiser, t, s, temperature=temperature)
         yield state, info
 
@@ -97,6 +98,5 @@ def check_times(times: Tensor) -> None:
 
 def sample(state: State, denoiser: DenoiserLike, times: Tensor, *, temperature: float = 1.0) -> Tensor:
     """The tokens (B, L) at the end of `trajectory`."""
-    for state, _ in trajectory(state, denoiser, times, temperature=temperature):  # noqa: B020
-        pass
+    *_, (state, _) = trajectory(state, denoiser, times, temperature=temperature)
     return state.x

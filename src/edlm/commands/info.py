@@ -47,6 +47,6 @@ def describe_model(name: str) -> dict[str, Any]:
     model = load_model(name)
     tokenizer = model.tokenizer
     report: dict[str, Any] = {"type": model.model_type, "parameters": f"{sum(p.numel() for p in model.parameters()):,}"}
-    report |= {key: value for key, value in vars(model.config.transformer).items()}
+    report |= vars(model.config.transformer)
     report |= {key: value for key, value in vars(model.config).items() if key != "transformer"}
     return report | {"tokenizer": f"{tokenizer.vocab_size} tokens, per {tokenizer.unit}" if tokenizer else "none"}

@@ -3,12 +3,13 @@
 Legend: B batch, L positions, D width, H heads, V vocabulary (real tokens; the mask is id V).
 
 A pre-norm transformer with rotary positions: the architecture of MDLM's denoiser. Attention is bidirectional or causal,
-and time enters, if at all, by adaptive layer norm. `forward` stops at the hidden states; `head` maps any subset of them to
-logits, so that nobody pays for the vocabulary at positions that need no token.
+and time enters, if at all, by adaptive layer norm. `forward` stops at the hidden states; `head` maps any subset of
+them to logits, so that nobody pays for the vocabulary at positions that need no token.
 """
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -47,7 +48,7 @@ class TransformerConfig:
         return self.vocab_size
 
 
-PRESETS: dict[str, dict[str, int]] = {
+PRESETS: dict[str, dict[str, Any]] = {
     "nano": {"num_layers": 6, "num_heads": 4, "width": 256},
     "tiny": {"num_layers": 8, "num_heads": 8, "width": 512},
     "small": {"num_layers": 12, "num_heads": 12, "width": 768},
@@ -117,7 +118,7 @@ class Attention(nn.Module):
         y = F.scaled_dot_product_attention(q, k, v, **self._visibility(length, start, h.device))
         return self.out(y.transpose(1, 2).reshape(B, length, D))
 
-    def _visibility(self, length: int, start: int, device: torch.device) -> dict[str, object]:
+    def _visibility(self, length: int, start: int, device: torch.device) -> dict[str, Any]:
         """Which keys a query sees: all, those up to itself, or (one new position after cached ones) all again."""
         if not self.causal or length == 1:
             return {}
@@ -135,20 +136,21 @@ class Block(nn.Module):
         D = config.width
         self.norm_attention, self.norm_mlp = nn.LayerNorm(D), nn.LayerNorm(D)
         self.attention = Attention(config, causal=causal, layer=layer)
-        self.mlp = nn.Sequential(
-            nn.Linear(D, config.mlp_ratio * D), nn.GELU(approximate="tanh"), nn.Linear(config.mlp_ratio * D, D)
-        )
+        self.mlp_in, self.mlp_out = nn.Linear(D, config.mlp_ratio * D), nn.Linear(config.mlp_ratio * D, D)
         self.dropout = nn.Dropout(config.dropout)
         self.modulation = nn.Linear(config.time_width, 6 * D) if config.time_conditioning else None
 
     def forward(self, h: Tensor, rotary: Rotary, time: Tensor | None, cache: Cache | None) -> Tensor:
         if self.modulation is None:
             h = h + self.dropout(self.attention(self.norm_attention(h), rotary, cache))
-            return h + self.dropout(self.mlp(self.norm_mlp(h)))
+            return h + self.dropout(self._mlp(self.norm_mlp(h)))
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.modulation(time).unsqueeze(1).chunk(6, dim=-1)
         y = self.attention(self.norm_attention(h) * (1 + scale_a) + shift_a, rotary, cache)
         h = h + gate_a * self.dropout(y)
-        return h + gate_m * self.dropout(self.mlp(self.norm_mlp(h) * (1 + scale_m) + shift_m))
+        return h + gate_m * self.dropout(self._mlp(self.norm_mlp(h) * (1 + scale_m) + shift_m))
+
+    def _mlp(self, h: Tensor) -> Tensor:
+        return self.mlp_out(F.gelu(self.mlp_in(h), approximate="tanh"))
 
 
 class TimeEmbedding(nn.Module):
@@ -157,12 +159,13 @@ class TimeEmbedding(nn.Module):
     def __init__(self, width: int, num_frequencies: int = 128) -> None:
         super().__init__()
         self.num_frequencies = num_frequencies
-        self.mlp = nn.Sequential(nn.Linear(2 * num_frequencies, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
+        self.first, self.second = nn.Linear(2 * num_frequencies, width), nn.Linear(width, width)
 
     def forward(self, t: Tensor) -> Tensor:
         exponent = torch.arange(self.num_frequencies, device=t.device) / self.num_frequencies
         angle = 1000 * t.float().unsqueeze(-1) * torch.exp(-math.log(10_000) * exponent)
-        return self.mlp(torch.cat([angle.cos(), angle.sin()], dim=-1).to(self.mlp[0].weight.dtype))
+        code = torch.cat([angle.cos(), angle.sin()], dim=-1).to(self.first.weight.dtype)
+        return F.silu(self.second(F.silu(self.first(code))))
 
 
 class Transformer(nn.Module):
@@ -203,7 +206,7 @@ class Transformer(nn.Module):
                 nn.init.zeros_(module.bias)
         for block in self.blocks:
             assert isinstance(block, Block)
-            for residual in (block.attention.out, block.mlp[2]):  # keeps the residual stream's variance near one
+            for residual in (block.attention.out, block.mlp_out):  # keeps the residual stream's variance near one
                 nn.init.normal_(residual.weight, std=0.02 / math.sqrt(2 * self.config.num_layers))
             if block.modulation is not None:  # scale 0, shift 0, gate 1: starts as the network without time
                 nn.init.zeros_(block.modulation.weight)

@@ -2,9 +2,9 @@
 
 Legend: B rows of this process's batch, L positions.
 
-A run reads rows 0, 1, 2, ... of one long list: row r belongs to optimizer step r // batch_size, its text is the r-th of an
-endless sequence of shuffled epochs, its noise comes from a generator seeded by (seed, r). So the same rows get the same
-noise however they are split over processes and micro-batches, and a resumed run goes on as if never stopped.
+A run reads rows 0, 1, 2, ... of one long list: row r belongs to optimizer step r // batch_size, its text is the r-th of
+an endless sequence of shuffled epochs, its noise comes from a generator seeded by (seed, r). So the same rows get the
+same noise however they are split over processes and micro-batches, and a resumed run goes on as if never stopped.
 """
 
 from dataclasses import dataclass

@@ -34,7 +34,7 @@ class Housekeeping(TrainerCallback):
         self.trainer.update_average()
         if self._should_stop(args):
             control.should_save = control.should_training_stop = True
-        # The logged loss is a mean since the last line: a line at every checkpoint lets a resumed run repeat it exactly.
+        # A logged loss is a mean since the last line; with a line at each checkpoint a resumed run repeats it exactly.
         if control.should_save or control.should_evaluate:
             control.should_log = True
 

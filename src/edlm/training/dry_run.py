@@ -1,4 +1,4 @@
-"""A rehearsal of a training run: everything is built, one small step is taken, and the cost of the rest is estimated."""
+"""A rehearsal of a training run: everything is built, one small step is taken, the cost of the rest is estimated."""
 
 import time
 from pathlib import Path

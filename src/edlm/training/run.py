@@ -31,7 +31,7 @@ PREVIEW = SampleConfig(steps=32, length=None, seed=0)
 # Settings that change neither what is learned nor its order may differ between a run and its continuation.
 FREE_ON_RESUME = {
     *(f"run.{key}" for key in ("out", "progress", "keep_last", "tensorboard", "data_workers", "resume", "preview")),
-    *("run.micro_batch_size", "data.cache", "data.num_workers"),
+    *("run.micro_batch_size", "run.shard", "data.cache", "data.num_workers"),
 }
 
 
@@ -150,6 +150,8 @@ def make_arguments(config: TrainConfig) -> Any:
     is_cpu = run.device == "cpu" or (run.device == "auto" and not torch.cuda.is_available())
     if run.device == "cuda" and not torch.cuda.is_available():
         raise UserError("run.device is cuda, but PyTorch finds no GPU; install a CUDA build or choose cpu")
+    if run.shard and "WORLD_SIZE" not in os.environ:
+        raise UserError("run.shard splits the model over processes; start it with torchrun --nproc-per-node N -m edlm")
     micro, accumulation = config.accumulation(int(os.environ.get("WORLD_SIZE", "1")))
     evaluate = "steps" if run.eval_every else "no"
     return TrainingArguments(
@@ -178,14 +180,7 @@ def make_arguments(config: TrainConfig) -> Any:
         remove_unused_columns=False,
         disable_tqdm=True,
         report_to=["tensorboard"] if run.tensorboard else [],
-        **sharding(config),
     )
-
-
-def sharding(config: TrainConfig) -> dict[str, Any]:
-    if not config.run.shard:
-        return {}
-    return {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["Block"]}}
 
 
 def precision_of(config: TrainConfig, *, is_cpu: bool) -> str:

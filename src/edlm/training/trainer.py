@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 import yaml
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.utils.data import SequentialSampler
 from transformers import PrinterCallback, Trainer, TrainingArguments
 
@@ -50,6 +52,16 @@ class Objective(nn.Module):
         return nelbo_at_time(log_likelihood, batch["t"], self.model.schedule) / length
 
 
+def shard(model: Model, device_type: str) -> None:
+    """Split weights, and with them gradients and optimizer state, over all processes (FSDP2), block by block."""
+    mesh = init_device_mesh(device_type, (dist.get_world_size(),))
+    for block in model.transformer.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)  # the outermost would else stay whole after validation
+    if isinstance(model, Autoregressive):
+        register_fsdp_forward_method(model, "next_log_probs")
+
+
 class DiffusionTrainer(Trainer):
     """Trains a model on rows 0, 1, 2, ... of a run; every step is a function of the configuration and its number."""
 
@@ -71,6 +83,9 @@ class DiffusionTrainer(Trainer):
         self.bare: Model = model
         self.average: MovingAverage | None = None
         self.loaded_average: dict[str, Tensor] | None = None
+        if config.run.shard:
+            shard(model, self.args.device.type)
+            self.is_distributed_loading_by_transformers = True  # the Trainer's word for: do not wrap it in DDP
 
     # --- what a step is
 
@@ -86,7 +101,7 @@ class DiffusionTrainer(Trainer):
         self.optimizer = torch.optim.AdamW(groups, lr=optim.learning_rate, betas=(optim.beta1, optim.beta2))
         return self.optimizer
 
-    def compute_loss(self, model: Any, inputs: Tensors, *_: Any, **__: Any) -> Tensor:  # type: ignore[override]
+    def compute_loss(self, model: Any, inputs: Tensors, *_: Any, **__: Any) -> Tensor:
         """Mean loss of a micro-batch. Dropout is seeded by its first row, so that it too survives a restart."""
         torch.manual_seed(make_generator(self.config.run.seed, int(inputs["row"][0]), 1).initial_seed())
         loss = model(inputs).mean()
@@ -121,14 +136,16 @@ class DiffusionTrainer(Trainer):
         """Score the validation split with the averaged weights; every process takes a share."""
         assert self.validation is not None
         index = choose_blocks(len(self.validation), self.config.run.eval_blocks)
-        mine = index[self.args.process_index :: self.args.world_size]
+        # Sharded processes must make the same number of passes: the list is filled up, and the surplus dropped below.
+        filled = index + index[:1] * (-len(index) % self.args.world_size)
+        mine = filled[self.args.process_index :: self.args.world_size]
         score = make_score(self.bare, steps=None, seed=self.config.run.seed)
         with self.evaluating():
             batch_size = max(1, self.args.per_device_train_batch_size)
             nats = score_blocks(
                 score, self.validation, mine, batch_size=batch_size, device=self.args.device, progress=False
             )
-        nats = self._gather(nats, len(index))
+        nats = self._gather(nats)[: len(index)]
         result = summarise(
             nats, self.bare, length=self.validation.length, unit=self.unit, steps=None, seed=self.config.run.seed
         )
@@ -145,15 +162,13 @@ class DiffusionTrainer(Trainer):
             yield
         self.bare.train()
 
-    def _gather(self, mine: np.ndarray, total: int) -> np.ndarray:
+    def _gather(self, mine: np.ndarray) -> np.ndarray:
+        """Every process's values, in the order in which they were dealt out."""
         if self.args.world_size == 1:
             return mine
         parts: list[Any] = [None] * self.args.world_size
         dist.all_gather_object(parts, mine.tolist())
-        nats = np.empty(total)
-        for rank, part in enumerate(parts):
-            nats[rank :: self.args.world_size] = part
-        return nats
+        return np.array(parts).T.flatten()
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         is_best = super()._determine_best_metric(metrics, trial)
