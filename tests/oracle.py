@@ -102,6 +102,114 @@ def nelbo_continuous(x0, denoiser, V, points=4001):
     return simpson(np.concatenate([[at_zero], value]), x=np.concatenate([[0], t]))
 
 
+# --- energies and importance sampling
+
+
+def random_autoregressive(V, L, seed):
+    """A causal model: a table from every prefix to the law of the next symbol."""
+    rng = np.random.default_rng(seed)
+    return {prefix: rng.dirichlet(np.ones(V)) for n in range(L) for prefix in sequences(V, n)}
+
+
+def autoregressive_of(data, V, L):
+    """The causal model that is exactly the given distribution of texts."""
+    model = {}
+    for n in range(L):
+        for prefix in sequences(V, n):
+            mass = np.array([sum(p for x, p in data.items() if x[: n + 1] == (*prefix, v)) for v in range(V)])
+            model[prefix] = mass / mass.sum()
+    return model
+
+
+def posterior_denoiser(data, V, L):
+    """The best factorised denoiser: the true marginals of each token given the known ones."""
+    table = {}
+    for xt in states(V, L):
+        fitting = {x: p for x, p in data.items() if all(k in (v, V) for k, v in zip(xt, x, strict=True))}
+        marginals = np.array([[sum(p for x, p in fitting.items() if x[i] == v) for v in range(V)] for i in range(L)])
+        table[xt] = marginals / marginals.sum(-1, keepdims=True)
+    return table
+
+
+def completions(xt, V):
+    M = masked(xt, V)
+    for tokens in itertools.product(range(V), repeat=len(M)):
+        x0 = list(xt)
+        for i, token in zip(M, tokens, strict=True):
+            x0[i] = token
+        yield tuple(x0)
+
+
+def proposal(x0, xt, denoiser, V):
+    return math.prod(denoiser[xt][i, x0[i]] for i in masked(xt, V))
+
+
+def ar_weight(model, denoiser, V):
+    """w = p_AR(x0) / p_theta(x0 | xt)."""
+    return lambda x0, xt: math.prod(model[x0[:i]][x0[i]] for i in range(len(x0))) / proposal(x0, xt, denoiser, V)
+
+
+def carry_over_weight(model, denoiser, V):
+    """w = prod over masked i of p_AR(x^i | x^{<i}) / p_theta(x0 | xt)."""
+    return lambda x0, xt: math.prod(model[x0[:i]][x0[i]] for i in masked(xt, V)) / proposal(x0, xt, denoiser, V)
+
+
+def ebm_law(xt, denoiser, weight, V):
+    """p_theta(x0 | xt) w / Z and Z."""
+    mass = {x0: proposal(x0, xt, denoiser, V) * weight(x0, xt) for x0 in completions(xt, V)}
+    Z = sum(mass.values())
+    return {x0: m / Z for x0, m in mass.items()}, Z
+
+
+def candidate_law(xt, denoiser, weight, k, V):
+    """The exact law of one of k candidates, drawn from the denoiser and resampled by weight.
+
+    By symmetry the chosen one is the first: k p(x) E[w(x) / (w(x) + w_2 + ... + w_k)], over multisets of the others.
+    """
+    items = list(completions(xt, V))
+    p = np.array([proposal(x0, xt, denoiser, V) for x0 in items])
+    w = np.array([weight(x0, xt) for x0 in items])
+    law = np.zeros(len(items))
+    for counts in multisets(len(items), k - 1):
+        ways = math.factorial(k - 1) / math.prod(math.factorial(c) for c in counts)
+        law += ways * np.prod(p ** np.array(counts)) * k * p * w / (w + np.dot(counts, w))
+    return dict(zip(items, law, strict=True))
+
+
+def multisets(num_items, size):
+    """All vectors of num_items counts that sum to size."""
+    if num_items == 1:
+        yield (size,)
+        return
+    for first in range(size + 1):
+        for rest in multisets(num_items - 1, size - first):
+            yield (first, *rest)
+
+
+def importance_chain_law(denoiser, weight, alphas, ks, V, L):
+    """The law of the text after the reverse steps, the n-th of which resamples one of ks[n] candidates."""
+    law = {(V,) * L: 1.0}
+    for (before, after), k in zip(itertools.pairwise(alphas), ks, strict=True):
+        new, rho = {}, (after - before) / (1 - before)
+        for xt, p in law.items():
+            for x0, q in candidate_law(xt, denoiser, weight, k, V).items():
+                for xs, r in reveal_from(xt, x0, rho, V):
+                    if p * q * r > 0:
+                        new[xs] = new.get(xs, 0) + p * q * r
+        law = new
+    return law
+
+
+def reveal_from(xt, x0, rho, V):
+    M = masked(xt, V)
+    for S in subsets(M):
+        yield mask_out(x0, set(M) - set(S), V), rho ** len(S) * (1 - rho) ** (len(M) - len(S))
+
+
+def total_variation(a, b):
+    return 0.5 * sum(abs(a.get(key, 0) - b.get(key, 0)) for key in set(a) | set(b))
+
+
 def assert_law(samples, law, size):
     """Chi-square test of samples (any hashables) against probabilities; rare outcomes are pooled."""
     counts = {}

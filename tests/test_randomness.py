@@ -66,3 +66,16 @@ def test_generators_of_different_keys_differ_and_of_equal_keys_agree():
 def test_a_wrong_number_of_generators_is_refused():
     with pytest.raises(ValueError, match="one generator per row: got 2 generators for 3 rows"):
         rand((3, 5), make_streams(0, range(2)))
+
+
+def test_drawing_leaves_the_log_probabilities_as_they_were():
+    log_probs = torch.randn(4, 7, dtype=torch.float64).log_softmax(-1)
+    before = log_probs.clone()
+    draw(log_probs, rand((4,), make_generator(0)))
+    assert torch.equal(log_probs, before)
+
+
+def test_several_draws_per_row_are_the_draws_of_each_number():
+    log_probs, uniform = torch.randn(6, 9).log_softmax(-1), rand((6, 3), make_generator(0))
+    each = torch.stack([draw(log_probs, uniform[:, k]) for k in range(3)], dim=1)
+    assert torch.equal(draw(log_probs, uniform), each)

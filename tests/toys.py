@@ -27,6 +27,30 @@ class TableDenoiser:
         return torch.tensor(np.stack(rows)).log()[where]
 
 
+class TableAutoregressive:
+    """The oracle's causal table behind the library's protocol."""
+
+    def __init__(self, table, vocab_size):
+        self.table, self.vocab_size, self.start_id = table, vocab_size, vocab_size
+
+    def __call__(self, x0):
+        rows = [[self.table[tuple(row[:i])][token] for i, token in enumerate(row)] for row in x0.tolist()]
+        return torch.tensor(rows, dtype=torch.float64).log()
+
+
+class TableEnergy:
+    """An arbitrary energy: a number for every pair of completion and state."""
+
+    num_passes = 1
+
+    def __init__(self, table):
+        self.table = table
+
+    def __call__(self, x0, xt, t, log_proposal):
+        rows = zip(x0.tolist(), xt.tolist(), strict=True)
+        return torch.tensor([[self.table[tuple(c), tuple(state)] for c in candidates] for candidates, state in rows])
+
+
 def tiny_config(**changes):
     values = {"vocab_size": 27, "length": 16, "num_layers": 2, "num_heads": 2, "width": 32, "dropout": 0.0}
     return TransformerConfig(**(values | changes))

@@ -4,7 +4,6 @@ Legend: B batch, L positions, V vocabulary.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -13,13 +12,14 @@ from edlm.errors import UserError
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.transformer import Cache
 from edlm.randomness import draw, rand
-from edlm.sampler import Info, State, tempered
+from edlm.sampler import Info, State, count, tempered
 
 
 @torch.no_grad()
 def trajectory(state: State, model: Autoregressive, *, temperature: float = 1.0) -> Iterator[tuple[State, Info]]:
     """The states after each new token, left to right. Known tokens must be a prefix of equal length in all rows."""
     B, L = state.x.shape
+    everyone = torch.arange(B)
     first = _prefix_length(state.x, model.start_id)
     cache = Cache()
     unread = torch.cat([torch.full_like(state.x[:, :1], model.start_id), state.x[:, :first]], dim=1)
@@ -30,8 +30,8 @@ def trajectory(state: State, model: Autoregressive, *, temperature: float = 1.0)
         x[:, position] = token
         is_revealed = torch.zeros_like(x, dtype=torch.bool)
         is_revealed[:, position] = True
-        state = replace(state, x=x, num_evaluations=state.num_evaluations + B)
-        yield state, Info(1 - position / L, 1 - (position + 1) / L, is_revealed, B)
+        state = count(state, x, everyone, 0)
+        yield state, Info(1 - position / L, 1 - (position + 1) / L, is_revealed)
         unread = token.unsqueeze(-1)
 
 

@@ -14,6 +14,21 @@ from edlm.commands import bench, data, evaluate, info, sample, train
 from edlm.errors import UserError
 
 
+def complete(app: App, commands: tuple[str, ...], arguments: Any) -> None:
+    """Add the recipe to what was typed, and check both."""
+    read_recipe(app, commands, arguments)
+    refuse_fractions(arguments)
+
+
+def refuse_fractions(arguments: Any) -> None:
+    """Refuse 3.5 for a whole number, which would be rounded without a word."""
+    for argument in arguments:
+        for token in argument.tokens if argument.hint in (int, int | None) else ():
+            if "." in str(token.value):
+                where = "" if token.source == "cli" else f" of {token.source}"
+                raise CycloptsError(msg=f"{token.keyword or argument.name}{where} must be whole, got {token.value}")
+
+
 def read_recipe(app: App, commands: tuple[str, ...], arguments: Any) -> None:
     """Fill the settings that were not typed from the YAML file given with --config."""
     for argument in arguments:
@@ -37,14 +52,17 @@ def load_yaml(path: str) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise CycloptsError(msg=f"--config {path} must hold sections of settings, got {type(settings).__name__}")
     settings.pop("edlm_version", None)
-    return settings
+    for name, values in settings.items():
+        if not isinstance(values, dict | None):
+            raise CycloptsError(msg=f"--config {path}: {name} must be a section of settings, got {values!r}")
+    return {name: values for name, values in settings.items() if values}
 
 
 app = App(
     name="edlm",
     version=__version__,
     help="Energy-based diffusion language models: train them, sample from them, score text with them.",
-    config=read_recipe,
+    config=complete,
 )
 app.command(train.app, name="train")
 app.command(sample.sample)
@@ -57,7 +75,7 @@ app.command(bench.app, name="bench")
 def main() -> None:
     """Run the command; what the user can mend is one line on stderr and exit code 2."""
     try:
-        app()
+        app(sys.argv[1:])
     except UserError as error:
         fail(str(error), 2)
     except OSError as error:

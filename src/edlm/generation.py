@@ -1,22 +1,30 @@
-"""Texts from a model: tokenizer in front, the right sampler behind, any number of sequences in batches."""
+"""Texts from a model: tokenizer in front, the right sampler behind, any number of sequences in batches.
+
+Legend: B batch, L positions.
+"""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from edlm import causal_sampler, sampler
+from edlm.energy import Energy
 from edlm.errors import UserError
+from edlm.importance import ImportanceSampling
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.denoiser import Denoiser
 from edlm.randomness import make_streams
 from edlm.sample_config import SampleConfig
 from edlm.sampler import Info, State
 from edlm.schedule import uniform_times
+from edlm.template import infill_tokens, prompt_tokens
 from edlm.tokenization import Tokenizer
 
 Model = Denoiser | Autoregressive
+Watch = Callable[[range, State, Info], None]
+"""Called after every step with the indices of the batch's sequences."""
 
 
 @dataclass(frozen=True)
@@ -26,55 +34,82 @@ class Sample:
     index: int
     tokens: list[int]
     text: str
-    num_evaluations: float
-    """Passes through the network, per sequence of its batch."""
+    denoiser_evaluations: int
+    """Passes through the denoiser (or causal model)."""
+    energy_evaluations: int
+    """Passes of its candidates through energy networks."""
 
 
 def generate(
-    model: Model, num: int, config: SampleConfig, *, prompt: str = "",
-    watch: Callable[[State, Info], None] = lambda state, info: None,
+    model: Model, num: int, config: SampleConfig, *, energy: Energy | None = None, prompt: str = "", infill: str = "",
+    watch: Watch = lambda indices, state, info: None,
 ) -> Iterator[Sample]:  # fmt: skip
-    """Draw `num` sequences, all beginning with `prompt`. `watch` sees every step of every batch."""
+    """Draw `num` sequences that begin with `prompt`, or fill the holes of `infill`. `watch` sees every step."""
     if num < 1:
         raise UserError(f"num must be at least 1, got {num}")
+    if energy is not None and isinstance(model, Autoregressive):
+        raise UserError("an energy corrects a denoiser; an autoregressive model needs none")
     tokenizer = require_tokenizer(model)
-    fixed = fixed_tokens(model, tokenizer, prompt, config.length)
+    fixed = known_tokens(model, tokenizer, config, prompt, infill)
     indices = range(config.first, config.first + num)
     for start in range(0, num, config.batch_size):
         batch = indices[start : start + config.batch_size]
-        state = draw_batch(model, config, batch, fixed, watch)
-        for index, tokens in zip(batch, state.x.tolist(), strict=True):
-            yield Sample(index, tokens, tokenizer.decode(tokens), state.num_evaluations / len(batch))
+        state = draw_batch(model, config, batch, fixed, energy, watch)
+        for row, (index, tokens) in enumerate(zip(batch, state.x.tolist(), strict=True)):
+            yield Sample(index, tokens, tokenizer.decode(tokens), *evaluations(state, row))
+
+
+def evaluations(state: State, row: int) -> tuple[int, int]:
+    assert state.denoiser_evaluations is not None and state.energy_evaluations is not None
+    return int(state.denoiser_evaluations[row]), int(state.energy_evaluations[row])
 
 
 def draw_batch(
-    model: Model, config: SampleConfig, indices: range, fixed: Tensor, watch: Callable[[State, Info], None]
+    model: Model, config: SampleConfig, indices: range, fixed: Tensor, energy: Energy | None, watch: Watch
 ) -> State:
-    """The last state of one batch's trajectory."""
+    """The last state of one batch: one window of the model's length after another, each seeing the end of the last."""
     device = next(model.parameters()).device
+    generators = make_streams(config.seed, indices)
     mask_id = model.config.transformer.mask_id
-    state = sampler.init(len(fixed), make_streams(config.seed, indices), mask_id, fixed=fixed, device=device)
-    if isinstance(model, Autoregressive):
-        steps = causal_sampler.trajectory(state, model, temperature=config.temperature)
-    else:
-        steps = sampler.trajectory(state, model, uniform_times(config.steps), temperature=config.temperature)
-    for state, info in steps:
-        watch(state, info)
+    state = sampler.init(len(fixed), generators, mask_id, fixed=fixed, device=device)
+    for start, stop in windows(len(fixed), model.length, config.overlap):
+        part = replace(state, x=state.x[:, start:stop], step=0)
+        for part, info in trajectory(model, part, config, energy):  # noqa: B020
+            watch(indices, part, info)
+        state = replace(part, x=torch.cat([state.x[:, :start], part.x, state.x[:, stop:]], dim=1))
     return state
 
 
-def fixed_tokens(model: Model, tokenizer: Tokenizer, prompt: str, length: int | None) -> Tensor:
-    """The prompt's tokens, then masks up to `length`: (L,)."""
+def trajectory(model: Model, state: State, config: SampleConfig, energy: Energy | None) -> Iterator[tuple[State, Info]]:
+    """The sampler that fits the model."""
+    if isinstance(model, Autoregressive):
+        return causal_sampler.trajectory(state, model, temperature=config.temperature)
+    importance = None
+    if energy is not None:
+        importance = ImportanceSampling(energy, config.candidates, config.window, config.weight_temperature)
+    times = uniform_times(config.steps)
+    return sampler.trajectory(state, model, times, temperature=config.temperature, importance=importance)
+
+
+def windows(length: int, model_length: int, overlap: int | None) -> list[tuple[int, int]]:
+    """Where the windows of a sequence begin and end; the first one alone if the model can hold the sequence."""
+    overlap = model_length // 2 if overlap is None else overlap
+    if length > model_length and not 0 <= overlap < model_length:
+        raise UserError(f"overlap must be at least 0 and below the model's {model_length} tokens, got {overlap}")
+    stops = [min(length, model_length)]
+    while stops[-1] < length:
+        stops.append(min(length, stops[-1] + model_length - overlap))
+    return [(max(0, stop - model_length), stop) for stop in stops]
+
+
+def known_tokens(model: Model, tokenizer: Tokenizer, config: SampleConfig, prompt: str, infill: str) -> Tensor:
+    """The tokens that are fixed from the start, masks elsewhere: (L,)."""
     transformer = model.config.transformer
-    length = transformer.length if length is None else length
-    if not 1 <= length <= transformer.length:
-        raise UserError(f"length must be between 1 and the model's {transformer.length}, got {length}")
-    tokens = tokenizer.encode(prompt)
-    if len(tokens) >= length:
-        raise UserError(f"the prompt has {len(tokens)} tokens, but a sequence only {length}; shorten the prompt")
-    fixed = torch.full((length,), transformer.mask_id)
-    fixed[: len(tokens)] = torch.as_tensor(tokens, dtype=torch.long)
-    return fixed
+    if not infill:
+        return prompt_tokens(tokenizer.encode, prompt, config.length or transformer.length, transformer.mask_id)
+    if prompt or config.length is not None:
+        raise UserError("an infill text says by itself where it begins and ends; leave out prompt and length")
+    return infill_tokens(tokenizer.encode, infill, transformer.length, transformer.mask_id)
 
 
 def require_tokenizer(model: Model) -> Tokenizer:

@@ -1,6 +1,6 @@
 """Where all randomness comes from: explicit generators, and categorical draws that are exact.
 
-Legend: B rows, V vocabulary, N independent draws.
+Legend: B rows, K candidates, V vocabulary, N independent draws.
 
 A `Randomness` is one `torch.Generator`, or one per row of the batch. With one per row every sequence owns its stream of
 numbers, so a batch draws what its rows would draw alone. Generators live on the CPU: a seed means the same everywhere.
@@ -43,16 +43,16 @@ def rand(shape: Sequence[int], generator: Randomness, *, device: torch.device | 
 def draw(log_probs: Tensor, uniform: Tensor) -> Tensor:
     """Draw one token per row of `log_probs` (N, V) by inverting its cumulative sum at `uniform` (N,).
 
-    Exact: sums and comparisons are float64, and a token of probability zero is never drawn. The usual
+    With `uniform` (N, K), K tokens per row: all K share one cumulative sum, so no (N, K, V) is ever made. Exact: sums and comparisons are float64, and a token of probability zero is never drawn. The usual
     argmax of p / float32 noise truncates the noise and acts like a lower temperature.
     """
     rows = max(1, CHUNK_ELEMENTS // log_probs.shape[-1])
     parts = [_invert(lp, u) for lp, u in zip(log_probs.split(rows), uniform.split(rows), strict=True)]
-    return torch.cat(parts) if parts else uniform.new_zeros(0, dtype=torch.long)
+    return torch.cat(parts)
 
 
 def _invert(log_probs: Tensor, uniform: Tensor) -> Tensor:
-    cumulative = log_probs.double().exp_().cumsum(-1)  # (N, V)
+    cumulative = log_probs.double().exp().cumsum(-1)  # (N, V)
     # The total differs from one by rounding; scaling the target by it keeps every draw inside the support.
-    target = uniform.unsqueeze(-1) * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, target, right=True).squeeze(-1)
+    target = uniform.view(len(uniform), -1) * cumulative[:, -1:]  # (N, K)
+    return torch.searchsorted(cumulative, target, right=True).view(uniform.shape)

@@ -11,10 +11,18 @@ class SampleConfig:
 
     steps: int = 64
     """Denoising steps. An autoregressive model takes one step per token instead."""
+    candidates: int = 2
+    """k: completions drawn in a step, of which the energy chooses one. Without an energy nothing is chosen."""
+    window: float = 1.0
+    """w: the energy is used while t >= 1 - w; 1 means in every step, 0 in none."""
     temperature: float = 1.0
-    """Below 1 sharpens the model's distribution, above 1 flattens it."""
+    """Below 1 sharpens the denoiser's (or causal model's) distribution, above 1 flattens it."""
+    weight_temperature: float = 1.0
+    """Divides the energies before they become weights. Anything but 1 samples from another model, and is marked so."""
     length: int | None = None
-    """Tokens per sequence, prompt included; by default the model's length."""
+    """Tokens per sequence, prompt included; by default the model's length. Longer ones are made window by window."""
+    overlap: int | None = None
+    """Tokens that a window of a longer sequence shares with the one before; by default half the model's length."""
     seed: int = 0
     """Sequence i is drawn from the stream of numbers seeded by (seed, i)."""
     batch_size: int = 16
@@ -23,11 +31,18 @@ class SampleConfig:
     """Index i of the first sequence: `first` 5 draws what would have been the sixth."""
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise UserError(f"steps must be at least 1, got {self.steps}")
-        if not self.temperature > 0:
-            raise UserError(f"temperature must be positive, got {self.temperature}")
-        if self.batch_size < 1:
-            raise UserError(f"batch size must be at least 1, got {self.batch_size}")
-        if self.first < 0:
-            raise UserError(f"first must not be negative, got {self.first}")
+        for name, least in (("steps", 1), ("candidates", 1), ("batch_size", 1), ("first", 0)):
+            if getattr(self, name) < least:
+                raise UserError(f"{name.replace('_', '-')} must be at least {least}, got {getattr(self, name)}")
+        for name in ("temperature", "weight_temperature"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise UserError(f"{name.replace('_', '-')} must be positive, got {getattr(self, name)}")
+        if not 0 <= self.window <= 1:
+            raise UserError(f"window must be between 0 and 1, got {self.window}")
+        if self.length is not None and self.length < 1:
+            raise UserError(f"length must be at least 1, got {self.length}")
+
+    @property
+    def is_tempered(self) -> bool:
+        """Whether the samples follow another law than the named model's."""
+        return self.temperature != 1 or self.weight_temperature != 1

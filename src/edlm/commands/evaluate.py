@@ -3,11 +3,12 @@
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
-from cyclopts import App
+from cyclopts import App, Parameter
 
+from edlm.commands.sample import load, require_one_model
 from edlm.config import from_dict
 from edlm.data.config import DataConfig
 from edlm.errors import UserError
@@ -23,7 +24,7 @@ def likelihood(
     *,
     denoiser: str = "",
     ar: str = "",
-    data: str = "",
+    data: Annotated[str, Parameter(allow_leading_hyphen=True)] = "",
     split: str = "test",
     validation: str | None = None,
     test: str | None = None,
@@ -84,7 +85,9 @@ def likelihood(
         raise UserError(f"--steps must not be negative, got {steps}")
     if batch_size < 1:
         raise UserError(f"--batch-size must be at least 1, got {batch_size}")
-    from edlm.commands.sample import load
+    if max_blocks < 0:
+        raise UserError(f"--max-blocks must not be negative, got {max_blocks}")
+    require_one_model(denoiser, ar)
     from edlm.data import prepare
     from edlm.evaluation import evaluate_likelihood
     from edlm.models.pretrained import find_folder
@@ -95,6 +98,10 @@ def likelihood(
         "wrap_eos": wrap_eos, "normalise": normalise, "cache": cache,
     }  # fmt: skip
     folder = find_folder(denoiser or ar)
+    if model.tokenizer is None:
+        raise UserError(
+            f"{folder} has no tokenizer.json; put the tokenizer the model was trained with beside its weights"
+        )
     config = replace(data_of(folder, data, options), tokenizer=str(folder), length=model.length)
     result = evaluate_likelihood(
         model, prepare(config), split, steps=steps or None, max_blocks=max_blocks, batch_size=batch_size, seed=seed,
@@ -123,6 +130,7 @@ def show(result: "Likelihood", *, json: bool) -> None:
         print_json(rows)
         return
     about = rows.pop("data") or {}
+    about["data"] = about.pop("splits", {}).get(about.get("split"))
     print(
         f"{result.bits:.4f} ± {result.standard_error:.4f} bits per {result.unit}  (perplexity {result.perplexity:.3f})"
     )

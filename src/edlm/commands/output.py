@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -19,7 +20,16 @@ def _plain(value: Any) -> Any:
 
 
 def print_table(rows: dict[str, Any]) -> None:
-    """Two aligned columns."""
+    """Two aligned columns; a value that is itself a table becomes rows named after it."""
+    rows = dict(_flat(rows, ""))
     width = max(map(len, rows))
     for name, value in rows.items():
         print(f"{name:<{width}}  {value}")
+
+
+def _flat(rows: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in rows.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -46,13 +46,20 @@ def sample(
         File to write to, instead of standard output: JSON lines if it ends in .jsonl, a JSON document if it ends in
         .json or with --json, else plain text.
     """
+    require_one_model(denoiser, ar)
+    if out is not None:
+        require_writable(out)
     from edlm.generation import generate
+    from edlm.tokenization import TextError
 
-    if out is not None and not out.parent.is_dir():
-        raise UserError(f"--out {out}: there is no folder {out.parent}; make it first")
     model = load(denoiser, ar, device)
-    with progress_bar(model, num, settings) as bar:
-        samples = [asdict(s) for s in generate(model, num, settings, prompt=prompt, watch=lambda *_: bar.update())]
+    try:
+        with progress_bar(model, num, settings) as bar:
+            samples = [asdict(s) for s in generate(model, num, settings, prompt=prompt, watch=lambda *_: bar.update())]
+    except TextError as error:
+        raise TextError(
+            error.character, error.position, "write it in the model's vocabulary", where="--prompt"
+        ) from error
     about = {"model": denoiser or ar, "kind": "denoiser" if denoiser else "ar", "prompt": prompt} | asdict(settings)
     text = render(samples, about, "json" if json else out.suffix.lstrip(".") if out else "text")
     if out is None:
@@ -61,16 +68,32 @@ def sample(
         out.write_text(text, encoding="utf-8")
 
 
+def require_one_model(denoiser: str, ar: str) -> None:
+    """Refuse both kinds of model at once, and none."""
+    if bool(denoiser) == bool(ar):
+        raise UserError("name one model: either --denoiser DIR or --ar DIR")
+
+
+def require_writable(out: Path) -> None:
+    """Refuse, before the work is done, a file that could not be written after it."""
+    if out.is_dir():
+        raise UserError(f"--out {out} is a folder; name a file in it")
+    if not out.parent.is_dir():
+        raise UserError(f"--out {out}: there is no folder {out.parent}; make it first")
+
+
 def load(denoiser: str, ar: str, device: str) -> "Model":
     """The one model that was named, refused if it is of the other kind."""
     import torch
 
     from edlm.models.autoregressive import Autoregressive
     from edlm.models.denoiser import Denoiser
+    from edlm.models.load import load_model
 
-    if bool(denoiser) == bool(ar):
-        raise UserError("name one model: either --denoiser DIR or --ar DIR")
-    model = Denoiser.from_pretrained(denoiser) if denoiser else Autoregressive.from_pretrained(ar)
+    model = load_model(denoiser or ar)
+    if not isinstance(model, Denoiser if denoiser else Autoregressive):
+        remedy = f"--denoiser takes the type {Denoiser.model_type}, --ar {Autoregressive.model_type}"
+        raise UserError(f"{denoiser or ar} holds a model of type {model.model_type}; {remedy}")
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: PyTorch finds no GPU; install a CUDA build or choose cpu")
     return model.to("cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu")

