@@ -3,7 +3,6 @@ import pytest
 import torch
 
 import oracle
-from edlm.errors import UserError
 from edlm.likelihood import autoregressive_nll, denoiser_nelbo, spread
 from edlm.masking import corrupt
 from edlm.objectives import masked_log_likelihood, nelbo_at_time, stratified_times
@@ -97,11 +96,9 @@ def test_spread_numbers_are_uniform_and_even():
 
 
 def test_times_are_stratified_over_the_batch():
-    t = stratified_times(torch.arange(100), 100, rand((100,), make_generator(0)), t_min=0.1)
-    assert ((1 - t) / 0.9 * 100).floor().tolist() == list(range(100))
-    assert t.min() > 0.1 and t.max() <= 1
-    with pytest.raises(UserError, match="t_min must be in"):
-        stratified_times(torch.arange(2), 2, torch.zeros(2), t_min=1.0)
+    t = stratified_times(torch.arange(100), 100, rand((100,), make_generator(0)))
+    assert ((1 - t) * 100).floor().tolist() == list(range(100))
+    assert t.min() > 0 and t.max() <= 1
 
 
 def test_the_autoregressive_likelihood_scores_every_token_and_sums_to_one():

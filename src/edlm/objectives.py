@@ -12,18 +12,15 @@ All values are in nats per sequence. Three estimators bound the same model from 
 import torch
 from torch import Tensor
 
-from edlm.errors import UserError
 from edlm.schedule import Schedule, reveal_probability
 
 
-def stratified_times(rows: Tensor, num_rows: int, uniform: Tensor, *, t_min: float = 0.0) -> Tensor:
-    """One time per batch row, spread evenly over (t_min, 1]: row b of a batch of `num_rows` falls into the b-th slice.
+def stratified_times(rows: Tensor, num_rows: int, uniform: Tensor) -> Tensor:
+    """One time per batch row, spread evenly over (0, 1]: row b of a batch of `num_rows` falls into the b-th slice.
 
-    t = 1 - (1 - t_min) (b + u) / num_rows, u uniform in [0, 1): never exactly t_min, where the weight may be infinite.
+    t = 1 - (b + u) / num_rows, u uniform in [0, 1): never zero, where the weight may be infinite.
     """
-    if not 0 <= t_min < 1:
-        raise UserError(f"t_min must be in [0, 1), got {t_min}")
-    return 1 - (1 - t_min) * (rows + uniform) / num_rows
+    return 1 - (rows + uniform) / num_rows
 
 
 def masked_log_likelihood(log_probs: Tensor, x0: Tensor, xt: Tensor, mask_id: int) -> Tensor:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from edlm.data.blocks import Blocks
@@ -58,15 +57,30 @@ class NoisyBatches:
     mask_id: int
     batch_size: int
     """Sequences per optimizer step: the times are stratified over these, whichever process holds them."""
-    t_min: float
+    t_min: float = 0.0
+    t_max: float = 1.0
+    t_power: float = 1.0
+    """Times are t_min + (t_max - t_min) u**t_power: below 1 favours late (noisy) times."""
+    negatives: int = 0
+    """Sets of numbers per row with which completions will be drawn."""
 
     def __call__(self, rows: list[int]) -> dict[str, Any]:
-        batch = self.texts(rows)
-        generators = make_streams(self.texts.seed, rows)
-        uniform = rand((len(rows),), generators)
-        t = stratified_times(batch["row"] % self.batch_size, self.batch_size, uniform, t_min=self.t_min)
-        xt: Tensor = corrupt(batch["x0"], t, self.schedule, self.mask_id, generator=generators)
-        return batch | {"t": t, "xt": xt}
+        return self._noisy(self.texts(rows))
+
+    def of_blocks(self, index: list[int]) -> dict[str, Any]:
+        """The blocks at `index`, unshuffled, each with noise of its own: for validation."""
+        x0 = torch.from_numpy(self.texts.blocks.get(np.asarray(index)))
+        return self._noisy({"row": torch.tensor(index), "x0": x0})
+
+    def _noisy(self, batch: dict[str, Any]) -> dict[str, Any]:
+        rows, x0 = batch["row"], batch["x0"]
+        generators = make_streams(self.texts.seed, rows.tolist())
+        u = stratified_times(rows % self.batch_size, self.batch_size, rand((len(rows),), generators))
+        t = self.t_min + (self.t_max - self.t_min) * u**self.t_power
+        batch |= {"t": t, "xt": corrupt(x0, t, self.schedule, self.mask_id, generator=generators)}
+        if self.negatives:
+            batch["uniform"] = rand((len(rows), self.negatives, x0.shape[1]), generators)
+        return batch
 
 
 @lru_cache(maxsize=2)

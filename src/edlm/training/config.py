@@ -7,6 +7,11 @@ from edlm.data.config import DataConfig
 from edlm.errors import UserError
 
 
+def check_times(t_min: float, t_max: float) -> None:
+    if not 0 <= t_min < t_max <= 1:
+        raise UserError(f"times must satisfy 0 <= t_min < t_max <= 1, got t_min {t_min} and t_max {t_max}")
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """Size and shape of the network; fields left out take the preset's value."""
@@ -35,6 +40,9 @@ class DiffusionConfig:
     """Noise schedule: log-linear, linear, cosine or polynomial."""
     t_min: float = 0.001
     """Training times are drawn from (t_min, 1]. Evaluation always covers all times."""
+
+    def __post_init__(self) -> None:
+        check_times(self.t_min, 1.0)
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,19 @@ class RunConfig:
             if getattr(self, name) < 0:
                 raise UserError(f"run.{name} must not be negative, got {getattr(self, name)}")
 
+    def accumulation(self, world_size: int) -> tuple[int, int]:
+        """(sequences per forward pass, passes per optimizer step) of each of `world_size` processes."""
+        batch, micro = self.batch_size, self.micro_batch_size
+        if batch % world_size:
+            raise UserError(f"run.batch_size must be a multiple of the {world_size} processes, got {batch}")
+        micro = micro or batch // world_size
+        if batch % (micro * world_size):
+            raise UserError(
+                f"run.batch_size must be a multiple of run.micro_batch_size times processes, "
+                f"got {batch} and {micro} x {world_size}"
+            )
+        return micro, batch // (micro * world_size)
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -121,15 +142,46 @@ class TrainConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
-    def accumulation(self, world_size: int) -> tuple[int, int]:
-        """(sequences per forward pass, passes per optimizer step) of each of `world_size` processes."""
-        batch, micro = self.run.batch_size, self.run.micro_batch_size
-        if batch % world_size:
-            raise UserError(f"run.batch_size must be a multiple of the {world_size} processes, got {batch}")
-        micro = micro or batch // world_size
-        if batch % (micro * world_size):
-            raise UserError(
-                f"run.batch_size must be a multiple of run.micro_batch_size times processes, "
-                f"got {batch} and {micro} x {world_size}"
-            )
-        return micro, batch // (micro * world_size)
+
+@dataclass(frozen=True)
+class ContrastConfig:
+    """Noise-contrastive training of an energy."""
+
+    negatives: int = 4
+    """Completions drawn from the denoiser per true one; one denoiser pass serves all."""
+    loss: Literal["auto", "binary", "ranking"] = "auto"
+    """binary: true or drawn, each completion by itself; ranking: which of 1 + n is true. auto: ranking for ar:DIR."""
+    inputs: Literal["marked", "joined"] = "marked"
+    """How the network sees what was masked: a mark on those positions, or both embeddings joined as in the paper."""
+    pooling: Literal["mean", "sum"] = "mean"
+    """Mean of the last hidden states, or a scaled sum over the masked ones."""
+    t_min: float = 0.0
+    """Smallest time trained on."""
+    t_max: float = 1.0
+    """Largest time trained on."""
+    t_power: float = 1.0
+    """Times are t_min + (t_max - t_min) u**t_power with u uniform: below 1 favours late (noisy) times."""
+    t_weight: float = 0.0
+    """The loss of a sequence is multiplied by t**t_weight."""
+
+    def __post_init__(self) -> None:
+        check_times(self.t_min, self.t_max)
+        if self.negatives < 1:
+            raise UserError(f"nce.negatives must be at least 1, got {self.negatives}")
+        if not self.t_power > 0:
+            raise UserError(f"nce.t_power must be positive, got {self.t_power}")
+
+
+@dataclass(frozen=True)
+class EnergyTrainConfig:
+    """Everything about the training of an energy."""
+
+    denoiser: str = ""
+    """Folder or hub name of the denoiser whose completions are the negatives; it is not changed."""
+    init: str = ""
+    """Where the energy starts: empty for the denoiser's own transformer, or ar:DIR or coar:DIR to fine-tune that energy."""
+    data: DataConfig | None = None
+    """Training text; by default what the denoiser was trained on. Tokenizer and length are always the denoiser's."""
+    nce: ContrastConfig = field(default_factory=ContrastConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    run: RunConfig = field(default_factory=lambda: RunConfig(out="runs/energy"))
