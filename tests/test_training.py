@@ -1,14 +1,11 @@
 """Training as a user meets it: real processes, real crashes, real bits."""
 
-import itertools
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,70 +14,7 @@ from safetensors.torch import load_file
 
 from edlm.models.denoiser import Denoiser
 from edlm.models.load import load_model
-
-WORDS = ["the", "of", "and", "one", "in", "a", "to", "zero", "nine", "two", "is", "as", "eight", "for", "s", "five"]
-ENV = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "EDLM_TRACEBACK")} | {
-    "OMP_NUM_THREADS": "1"
-}
-TINY = {
-    "model.width": 32, "model.num-layers": 2, "model.num-heads": 2, "data.length": 32, "run.batch-size": 8,
-    "run.eval-every": 10, "run.eval-blocks": 16, "run.log-every": 1, "run.save-every": 5, "run.steps": 20,
-    "optim.warmup-steps": 5, "optim.learning-rate": 0.003,
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("corpus")
-    text = " ".join(random.Random(0).choices(WORDS, k=8000))
-    (folder / "train.txt").write_text(text)
-    return {
-        "data.source": folder / "train.txt",
-        "data.validation": "5%",
-        "data.test": "5%",
-        "data.cache": folder / "cache",
-    }
-
-
-def command(kind, out, settings, *flags):
-    options = itertools.chain.from_iterable((f"--{key}", str(value)) for key, value in settings.items())
-    return [sys.executable, "-m", "edlm", "train", kind, *options, "--run.out", str(out), *flags]
-
-
-def train(kind, out, settings, *flags, check=True, prefix=(), env=ENV):
-    done = subprocess.run(
-        [*prefix, *command(kind, out, settings, *flags)], capture_output=True, text=True, env=env, timeout=600
-    )
-    assert not check or done.returncode == 0, done.stderr[-3000:]
-    return done
-
-
-def metrics(out):
-    lines = [json.loads(line) for line in (Path(out) / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
-
-
-def weights(out):
-    return load_file(Path(out) / "model" / "model.safetensors")
-
-
-def assert_same_run(a, b):
-    assert metrics(a) == metrics(b)  # floats compare bit for bit
-    assert all(torch.equal(v, weights(b)[k]) for k, v in weights(a).items())
-    last = [
-        load_file(sorted(Path(out).glob("checkpoint-*"), key=lambda p: int(p.name[11:]))[-1] / "training.safetensors")
-        for out in (a, b)
-    ]
-    assert all(torch.equal(v, last[1][k]) for k, v in last[0].items())
-
-
-@pytest.fixture(scope="module")
-def finished(corpus, tmp_path_factory):
-    """An uninterrupted run with dropout, accumulation, EMA and a cosine schedule."""
-    out = tmp_path_factory.mktemp("runs") / "whole"
-    settings = TINY | corpus | {"run.micro-batch-size": 4, "optim.schedule": "cosine", "run.steps": 40}
-    train("denoiser", out, settings)
-    return out, settings
+from runs import ENV, TINY, assert_same_run, command, metrics, train, weights
 
 
 def test_training_learns_and_leaves_a_model_that_samples(finished):

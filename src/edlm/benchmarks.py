@@ -12,11 +12,13 @@ from transformers import TrainerCallback
 
 from edlm.data import DataConfig
 from edlm.errors import UserError
+from edlm.models.autoregressive import Autoregressive
+from edlm.models.denoiser import Denoiser
 from edlm.randomness import make_generator
 from edlm.tokenization import CharacterTokenizer
+from edlm.training.build import build_model, language_model_task
 from edlm.training.config import ModelConfig, OptimConfig, RunConfig, TrainConfig
-from edlm.training.run import build_model, build_trainer, make_arguments
-from edlm.training.trainer import Model
+from edlm.training.run import build_trainer, make_arguments
 
 
 class RandomText:
@@ -74,8 +76,9 @@ def bench_training(
         config = TrainConfig(data, ModelConfig(preset=preset), optim=optim, run=run)
         corpus: Any = RandomText(length)
         model = build_model(kind, config, 27, None)  # type: ignore[arg-type]
+        task = language_model_task(model, config, corpus)
         turns = TakingTurns(steps, bare_loop(build_model(kind, config, 27, None), batch_size, length))  # type: ignore[arg-type]
-        trainer, _ = build_trainer(model, config, corpus, make_arguments(config))
+        trainer, _ = build_trainer(task, config, corpus, make_arguments(config))
         trainer.add_callback(turns)
         trainer.train()
     tokens = steps * batch_size * length
@@ -93,7 +96,7 @@ def bench_training(
     }
 
 
-def bare_loop(model: Model, batch_size: int, length: int) -> Callable[[], None]:
+def bare_loop(model: Denoiser | Autoregressive, batch_size: int, length: int) -> Callable[[], None]:
     """One step of the plainest PyTorch training loop around the same transformer, with fresh noise and AdamW."""
     network, mask_id = model.transformer.train(), model.config.transformer.mask_id
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-4)

@@ -66,6 +66,7 @@ app = App(
 )
 app.command(train.app, name="train")
 app.command(sample.sample)
+app.command(sample.infill)
 app.command(evaluate.app, name="evaluate")
 app.command(data.app, name="data")
 app.command(info.info)

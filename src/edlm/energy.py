@@ -24,11 +24,12 @@ from edlm.models.energy_network import EnergyNetwork
 class Energy(Protocol):
     """Anything that can be called like this is an energy."""
 
-    num_passes: int
-    """Network passes per candidate: what an evaluation costs."""
+    @property
+    def num_passes(self) -> int:
+        """Network passes per candidate: what an evaluation costs."""
 
     def __call__(self, x0: Tensor, xt: Tensor, t: Tensor, log_proposal: Tensor) -> Tensor:
-        """Energies (B, K) float64 of candidates `x0` (B, K, L) for `xt` (B, L) at `t` (B,); `log_proposal` is (B, K)."""
+        """Energies (B, K), float64, of candidates `x0` (B, K, L) of `xt` (B, L) at `t` (B,); `log_proposal` (B, K)."""
 
 
 def token_log_probs(model: Autoregressive, x0: Tensor) -> Tensor:

@@ -47,8 +47,8 @@ def generate(
     """Draw `num` sequences that begin with `prompt`, or fill the holes of `infill`. `watch` sees every step."""
     if num < 1:
         raise UserError(f"num must be at least 1, got {num}")
-    if energy is not None and isinstance(model, Autoregressive):
-        raise UserError("an energy corrects a denoiser; an autoregressive model needs none")
+    if energy is not None:
+        require_denoiser(model)
     tokenizer = require_tokenizer(model)
     fixed = known_tokens(model, tokenizer, config, prompt, infill)
     indices = range(config.first, config.first + num)
@@ -110,6 +110,13 @@ def known_tokens(model: Model, tokenizer: Tokenizer, config: SampleConfig, promp
     if prompt or config.length is not None:
         raise UserError("an infill text says by itself where it begins and ends; leave out prompt and length")
     return infill_tokens(tokenizer.encode, infill, transformer.length, transformer.mask_id)
+
+
+def require_denoiser(model: Model) -> Denoiser:
+    """Refuse an energy for a model that has nothing to correct."""
+    if isinstance(model, Autoregressive):
+        raise UserError("an energy corrects a denoiser; an autoregressive model needs none")
+    return model
 
 
 def require_tokenizer(model: Model) -> Tokenizer:

@@ -115,5 +115,5 @@ def effective_sample_size(log_weights: Tensor) -> Tensor:
 
 
 def energy_ess(energies: Tensor) -> Tensor:
-    """The quantity the paper's appendix calls ESS: (sum e)^2 / sum e^2 of the energies themselves, not of the weights."""
+    """What the paper's appendix calls ESS: (sum e)^2 / sum e^2 of the energies themselves, not of the weights."""
     return energies.sum(-1) ** 2 / (energies**2).sum(-1)

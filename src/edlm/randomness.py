@@ -43,8 +43,10 @@ def rand(shape: Sequence[int], generator: Randomness, *, device: torch.device | 
 def draw(log_probs: Tensor, uniform: Tensor) -> Tensor:
     """Draw one token per row of `log_probs` (N, V) by inverting its cumulative sum at `uniform` (N,).
 
-    With `uniform` (N, K), K tokens per row: all K share one cumulative sum, so no (N, K, V) is ever made. Exact: sums and comparisons are float64, and a token of probability zero is never drawn. The usual
-    argmax of p / float32 noise truncates the noise and acts like a lower temperature.
+    With `uniform` (N, K), K tokens per row: all K share one cumulative sum, so no (N, K, V) is ever made.
+
+    Exact: sums and comparisons are float64, and a token of probability zero is never drawn. The usual argmax of
+    p / float32 noise truncates the noise and acts like a lower temperature.
     """
     rows = max(1, CHUNK_ELEMENTS // log_probs.shape[-1])
     parts = [_invert(lp, u) for lp, u in zip(log_probs.split(rows), uniform.split(rows), strict=True)]

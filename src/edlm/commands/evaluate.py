@@ -5,12 +5,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import yaml
 from cyclopts import App, Parameter
 
 from edlm.commands.sample import load, require_one_model
-from edlm.config import from_dict
 from edlm.data.config import DataConfig
+from edlm.data.record import trained_on
 from edlm.errors import UserError
 
 if TYPE_CHECKING:
@@ -112,13 +111,10 @@ def likelihood(
 
 def data_of(folder: Path, source: str, options: dict[str, Any]) -> DataConfig:
     """The data named on the command line; what was left out is as in the model's training, if it is the same source."""
-    path = folder / "run.yaml"
-    trained = DataConfig()
-    if path.exists():
-        trained = from_dict(DataConfig, yaml.safe_load(path.read_text(encoding="utf-8"))["data"], where=str(path))
-    elif not source:
+    trained = trained_on(folder)
+    if trained is None and not source:
         raise UserError(f"{folder} does not say what it was trained on; name the text with --data SOURCE")
-    base = trained if source in ("", trained.source) else DataConfig(source=source)
+    base = trained if trained is not None and source in ("", trained.source) else DataConfig(source=source)
     return replace(base, **{key: value for key, value in options.items() if value is not None})
 
 

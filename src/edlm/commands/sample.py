@@ -1,7 +1,9 @@
-"""edlm sample"""
+"""edlm sample, edlm infill"""
 
 import json as json_module
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,18 +17,25 @@ if TYPE_CHECKING:
     from edlm.generation import Model
 
 
+Settings = Annotated[SampleConfig, Parameter(name="*")]
+Device = Literal["auto", "cpu", "cuda"]
+
+
 def sample(
     *,
     denoiser: str = "",
     ar: str = "",
+    energy: str = "",
     num: int = 1,
     prompt: str = "",
-    settings: Annotated[SampleConfig, Parameter(name="*")] = SampleConfig(),
-    device: Literal["auto", "cpu", "cuda"] = "auto",
+    infill: str = "",
+    settings: Settings = SampleConfig(),
+    device: Device = "auto",
     json: bool = False,
     out: Path | None = None,
+    trace: Path | None = None,
 ) -> None:
-    """Draw text from a denoiser or from an autoregressive model.
+    """Draw text from a denoiser, with or without an energy, or from an autoregressive model.
 
     Parameters
     ----------
@@ -34,10 +43,14 @@ def sample(
         Folder or hub name of a denoiser; a training run's folder will do.
     ar
         Folder or hub name of an autoregressive model, instead of a denoiser.
+    energy
+        What corrects the denoiser: ar:DIR, coar:DIR or nce:DIR, or a weighted sum such as 'ar:DIR + 0.5*nce:DIR'.
     num
         Number of sequences.
     prompt
         Text that every sequence begins with.
+    infill
+        Text with holes: [MASK] is one unknown token, [MASK:12] twelve. What is known stays, the holes are filled.
     device
         Where to compute; auto takes a GPU if there is one.
     json
@@ -45,27 +58,95 @@ def sample(
     out
         File to write to, instead of standard output: JSON lines if it ends in .jsonl, a JSON document if it ends in
         .json or with --json, else plain text.
+    trace
+        File for the whole trajectory, as JSON lines: the settings, then what every step revealed, saw and chose.
     """
     require_one_model(denoiser, ar)
-    if out is not None:
-        require_writable(out)
-    from edlm.generation import generate
+    for flag, path in (("--out", out), ("--trace", trace)):
+        require_writable(flag, path)
+    from edlm.energy_spec import load_energy
+    from edlm.generation import generate, require_denoiser
     from edlm.tokenization import TextError
 
     model = load(denoiser, ar, device)
+    correction = load_energy(energy, require_denoiser(model)) if energy else None
+    about = describe(denoiser, ar, energy, prompt, infill, settings)
     try:
-        with progress_bar(model, num, settings) as bar:
-            samples = [asdict(s) for s in generate(model, num, settings, prompt=prompt, watch=lambda *_: bar.update())]
+        with progress_bar(model, num, settings) as bar, tracing(trace, about) as write:
+            texts = {"prompt": prompt, "infill": infill}
+            watch = both(lambda *_: bar.update(), write)
+            samples = [asdict(s) for s in generate(model, num, settings, energy=correction, watch=watch, **texts)]
     except TextError as error:
-        raise TextError(
-            error.character, error.position, "write it in the model's vocabulary", where="--prompt"
-        ) from error
-    about = {"model": denoiser or ar, "kind": "denoiser" if denoiser else "ar", "prompt": prompt} | asdict(settings)
+        remedy, flag = "write it in the model's vocabulary", "--infill" if infill else "--prompt"
+        raise TextError(error.character, error.position, remedy, where=flag) from error
     text = render(samples, about, "json" if json else out.suffix.lstrip(".") if out else "text")
     if out is None:
         sys.stdout.write(text)
     else:
         out.write_text(text, encoding="utf-8")
+
+
+def infill(
+    text: str, /, *, denoiser: str, energy: str = "", num: int = 1, settings: Settings = SampleConfig(),
+    device: Device = "auto", json: bool = False, out: Path | None = None, trace: Path | None = None,
+) -> None:  # fmt: skip
+    """Fill the holes of a text: short for `edlm sample --infill TEXT`.
+
+    Parameters
+    ----------
+    text
+        Text with holes: [MASK] is one unknown token, [MASK:12] twelve.
+    denoiser
+        Folder or hub name of a denoiser.
+    energy
+        What corrects the denoiser, as in `edlm sample`.
+    num
+        Number of ways to fill it.
+    device
+        Where to compute; auto takes a GPU if there is one.
+    json
+        Print a JSON document with tokens and settings instead of plain text.
+    out
+        File to write to, as in `edlm sample`.
+    trace
+        File for the whole trajectory, as in `edlm sample`.
+    """
+    if not text:
+        raise UserError("the infill text is empty; mark what to fill in with [MASK] or [MASK:12]")
+    sample(
+        denoiser=denoiser, energy=energy, num=num, infill=text, settings=settings, device=device, json=json, out=out,
+        trace=trace,
+    )  # fmt: skip
+
+
+def describe(denoiser: str, ar: str, energy: str, prompt: str, infill: str, settings: SampleConfig) -> dict[str, Any]:
+    """What the samples are, for the JSON document and the trace."""
+    about = {"model": denoiser or ar, "kind": "denoiser" if denoiser else "ar", "energy": energy or None}
+    about |= {"prompt": prompt, "infill": infill or None} | asdict(settings)
+    return about | {"tempered": settings.is_tempered}
+
+
+@contextmanager
+def tracing(path: Path | None, about: dict[str, Any]) -> Iterator[Callable[..., None]]:
+    """A function that appends a step to the trace, or does nothing if none was asked for."""
+    if path is None:
+        yield lambda *_: None
+        return
+    from edlm.trace import trace_line
+
+    with path.open("w", encoding="utf-8") as file:
+        file.write(json_module.dumps({"settings": about}, ensure_ascii=False) + "\n")
+        yield lambda *step: print(json_module.dumps(trace_line(*step)), file=file)
+
+
+def both(first: Callable[..., Any], second: Callable[..., Any]) -> Callable[..., None]:
+    """A watcher that tells two."""
+
+    def watch(*step: Any) -> None:
+        first(*step)
+        second(*step)
+
+    return watch
 
 
 def require_one_model(denoiser: str, ar: str) -> None:
@@ -74,12 +155,14 @@ def require_one_model(denoiser: str, ar: str) -> None:
         raise UserError("name one model: either --denoiser DIR or --ar DIR")
 
 
-def require_writable(out: Path) -> None:
+def require_writable(flag: str, path: Path | None) -> None:
     """Refuse, before the work is done, a file that could not be written after it."""
-    if out.is_dir():
-        raise UserError(f"--out {out} is a folder; name a file in it")
-    if not out.parent.is_dir():
-        raise UserError(f"--out {out}: there is no folder {out.parent}; make it first")
+    if path is None:
+        return
+    if path.is_dir():
+        raise UserError(f"{flag} {path} is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise UserError(f"{flag} {path}: there is no folder {path.parent}; make it first")
 
 
 def load(denoiser: str, ar: str, device: str) -> "Model":
@@ -102,11 +185,12 @@ def load(denoiser: str, ar: str, device: str) -> "Model":
 def progress_bar(model: "Model", num: int, settings: SampleConfig) -> Any:
     from tqdm import tqdm
 
+    from edlm.generation import windows
     from edlm.models.autoregressive import Autoregressive
 
     batches = -(-num // settings.batch_size)
-    length = settings.length or model.length
-    steps = length if isinstance(model, Autoregressive) else settings.steps
+    parts = windows(settings.length or model.length, model.length, settings.overlap)
+    steps = (settings.length or model.length) if isinstance(model, Autoregressive) else settings.steps * len(parts)
     return tqdm(total=steps * batches, unit="step", desc="sampling", disable=not sys.stderr.isatty(), delay=1)
 
 

@@ -76,13 +76,13 @@ class MetricsFile(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         logs = more["logs"]
-        if not args.should_save or not ({"loss", "eval_bits"} & logs.keys()):
+        if not args.should_save or not ({"loss", "eval_standard_error"} & logs.keys()):
             return
         line: dict[str, Any] = {"step": state.global_step}
         if "loss" in logs:
             seconds = time.monotonic() - self.begin
             line |= {
-                "bits": logs["loss"] / math.log(2),
+                **loss_of(self.unit, logs["loss"]),
                 "unit": self.unit,
                 "tokens": state.global_step * self.tokens_per_step,
             }
@@ -91,6 +91,19 @@ class MetricsFile(TrainerCallback):
         line |= {key: value for key, value in logs.items() if key.startswith("eval_")}
         with self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+
+def loss_of(unit: str, nats: float) -> dict[str, float]:
+    """A likelihood loss is told in bits per character or token, a contrastive one in nats per sequence."""
+    return {"loss": nats} if unit == "sequence" else {"bits": nats / math.log(2)}
+
+
+def describe(values: dict[str, float], unit: str) -> str:
+    """A loss as a person reads it."""
+    bits = values.get("bits")
+    if bits is None:
+        return f"{values['loss']:.4f} nats"
+    return f"{bits:.3f} bits/char" if unit == "character" else f"PPL {2 ** min(bits, 64):.2f} ({bits:.3f} bits)"
 
 
 def forget_after(path: Path, step: int) -> None:
@@ -126,15 +139,11 @@ class ProgressBar(TrainerCallback):
             return
         if "loss" in logs:
             rate = (state.global_step - self.first_step) * self.tokens_per_step / (time.monotonic() - self.begin)
-            self.shown |= {"train": self.describe(logs["loss"] / math.log(2)), "tokens/s": f"{rate:,.0f}"}
-        if "eval_bits" in logs:
-            self.shown["valid"] = f"{self.describe(logs['eval_bits'])} ± {logs['eval_standard_error']:.3f}"
+            self.shown |= {"train": describe(loss_of(self.unit, logs["loss"]), self.unit), "tokens/s": f"{rate:,.0f}"}
+        if "eval_standard_error" in logs:
+            values = {key.removeprefix("eval_"): value for key, value in logs.items()}
+            self.shown["valid"] = f"{describe(values, self.unit)} ± {values['standard_error']:.3f}"
         self.bar.set_postfix(self.shown, refresh=False)
-
-    def describe(self, bits: float) -> str:
-        return (
-            f"{bits:.3f} bits/char" if self.unit == "character" else f"PPL {2 ** min(bits, 64):.2f} ({bits:.3f} bits)"
-        )
 
     def say(self, text: str) -> None:
         """A line above the bar."""

@@ -66,6 +66,16 @@ class OptimConfig:
     ema: float = 0.9999
     """Decay of the moving average of the weights that is evaluated and saved; 0 turns it off."""
 
+    def __post_init__(self) -> None:
+        if not 0 < self.learning_rate < float("inf"):
+            raise UserError(f"optim.learning_rate must be positive, got {self.learning_rate}")
+        for name in ("warmup_steps", "weight_decay", "clip"):
+            if not getattr(self, name) >= 0:
+                raise UserError(f"optim.{name} must not be negative, got {getattr(self, name)}")
+        for name in ("beta1", "beta2", "ema"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"optim.{name} must be at least 0 and below 1, got {getattr(self, name)}")
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -179,7 +189,7 @@ class EnergyTrainConfig:
     denoiser: str = ""
     """Folder or hub name of the denoiser whose completions are the negatives; it is not changed."""
     init: str = ""
-    """Where the energy starts: empty for the denoiser's own transformer, or ar:DIR or coar:DIR to fine-tune that energy."""
+    """Where the energy starts: empty for the denoiser's transformer, or ar:DIR or coar:DIR to fine-tune that energy."""
     data: DataConfig | None = None
     """Training text; by default what the denoiser was trained on. Tokenizer and length are always the denoiser's."""
     nce: ContrastConfig = field(default_factory=ContrastConfig)

@@ -6,13 +6,16 @@ from typing import Any
 
 import torch
 
+from edlm.errors import UserError
+from edlm.models.autoregressive import Autoregressive
 from edlm.models.denoiser import Denoiser
 from edlm.models.transformer import TransformerConfig
 from edlm.randomness import make_generator
 from edlm.tokenizer_files import load_tokenizer
+from edlm.training.build import Kind, build_model
 from edlm.training.config import TrainConfig
-from edlm.training.run import Kind, build_model, make_arguments
-from edlm.training.trainer import Model, Objective
+from edlm.training.run import make_arguments
+from edlm.training.tasks import LanguageModelTask
 
 REHEARSAL_BATCH = 2
 
@@ -43,11 +46,15 @@ def rehearse(kind: Kind, config: TrainConfig) -> dict[str, Any]:
 
 def vocabulary(spec: str) -> int:
     """Number of tokens, without training the tokenizer if that is still to come."""
+    if not spec.startswith("bpe:"):
+        return load_tokenizer(spec).vocab_size
     size = spec.removeprefix("bpe:")
-    return int(size) if size != spec and size.isdecimal() else load_tokenizer(spec).vocab_size
+    if not size.isdecimal() or int(size) < 257:
+        raise UserError(f"tokenizer {spec!r} must be bpe:SIZE with a whole number of at least 257; such as bpe:4096")
+    return int(size)
 
 
-def time_step(model: Model, config: TrainConfig, batch_size: int) -> tuple[float, float]:
+def time_step(model: Denoiser | Autoregressive, config: TrainConfig, batch_size: int) -> tuple[float, float]:
     """Seconds and loss of a real training step, after one to warm up."""
     device = next(model.parameters()).device
     shape = (batch_size, config.data.length)
@@ -55,10 +62,11 @@ def time_step(model: Model, config: TrainConfig, batch_size: int) -> tuple[float
     if isinstance(model, Denoiser):
         batch |= {"t": torch.full((batch_size,), 0.5, device=device), "xt": batch["x0"].clone()}
         batch["xt"][:, ::2] = model.mask_id
-    optimizer, objective = torch.optim.AdamW(model.parameters(), lr=0.0), Objective(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
+    task = LanguageModelTask(model, lambda rows: {}, None, "token", config.run.seed)
     for _ in range(2):
         start = time.perf_counter()
-        loss = objective(batch).mean()
+        loss = task.loss(batch).mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -67,7 +75,7 @@ def time_step(model: Model, config: TrainConfig, batch_size: int) -> tuple[float
     return seconds, value
 
 
-def training_memory(model: Model, config: TrainConfig, micro_batch: int) -> float:
+def training_memory(model: Denoiser | Autoregressive, config: TrainConfig, micro_batch: int) -> float:
     """Bytes: weights, gradients, two moments and the average, plus what the backward pass keeps."""
     size: TransformerConfig = model.config.transformer
     parameters = sum(p.numel() for p in model.parameters())

@@ -26,17 +26,25 @@ from edlm.training.batches import NoisyBatches
 Batch = dict[str, Tensor]
 Model = Denoiser | Autoregressive | EnergyNetwork
 Collate = Callable[[list[int]], dict[str, Any]]
+NUM_BINS = 5  # of time, in the diagnostics of an energy
 
 
 class Task(Protocol):
     """A model, its batches, its loss, and how it is validated."""
 
-    model: Model
-    collate: Collate
-    metric: str
-    """Name of the validation metric of which less is better."""
-    unit: str
-    """What the loss is counted in."""
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def collate(self) -> Collate: ...
+
+    @property
+    def metric(self) -> str:
+        """Name of the validation metric of which less is better."""
+
+    @property
+    def unit(self) -> str:
+        """What the loss is counted in: character, token or sequence."""
 
     def loss(self, batch: Batch) -> Tensor:
         """The loss of each sequence: (B,)."""
@@ -48,7 +56,7 @@ class Task(Protocol):
         """Metrics from the rows of all blocks."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class LanguageModelTask:
     """Likelihood: the continuous-time NELBO of a denoiser, or the cross-entropy of a causal model, per token."""
 
@@ -79,7 +87,7 @@ class LanguageModelTask:
         return {"bits": result.bits, "standard_error": result.standard_error}
 
 
-@dataclass
+@dataclass(frozen=True)
 class EnergyTask:
     """Contrast: the true completion of a masked sequence against completions drawn from a frozen denoiser."""
 
@@ -94,8 +102,6 @@ class EnergyTask:
     t_weight: float = 0.0
     metric: str = "loss"
     unit: str = "sequence"
-
-    NUM_BINS = 5
 
     def __post_init__(self) -> None:
         self.denoiser.eval().requires_grad_(False)
@@ -133,11 +139,11 @@ class EnergyTask:
         loss = values[:, 1]
         metrics = {"standard_error": float(loss.std(ddof=1) / math.sqrt(len(loss))) if len(loss) > 1 else math.nan}
         metrics |= dict(zip(names, map(float, values[:, 1:].mean(0)), strict=True))
-        bins = np.clip(np.ceil(values[:, 0] * self.NUM_BINS).astype(int) - 1, 0, self.NUM_BINS - 1)
-        for b in range(self.NUM_BINS):
+        bins = np.ceil(values[:, 0] * NUM_BINS).astype(int) - 1
+        for b in range(NUM_BINS):
             inside = values[bins == b, 1:]
             if len(inside):
-                label = f"t{b / self.NUM_BINS:.1f}-{(b + 1) / self.NUM_BINS:.1f}"
+                label = f"t{b / NUM_BINS:.1f}-{(b + 1) / NUM_BINS:.1f}"
                 metrics |= {f"{name}_{label}": float(v) for name, v in zip(names, inside.mean(0), strict=True)}
         return metrics
 

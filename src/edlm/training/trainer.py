@@ -1,11 +1,10 @@
-"""The Hugging Face Trainer with our losses, moving average, honest validation and safe checkpoints."""
+"""The Hugging Face Trainer with our tasks, moving average, honest validation and safe checkpoints."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import yaml
@@ -17,39 +16,30 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from edlm._version import __version__
 from edlm.config import to_dict
-from edlm.data.blocks import Blocks
 from edlm.errors import UserError
-from edlm.evaluation import choose_blocks, make_score, score_blocks, summarise
+from edlm.evaluation import choose_blocks
 from edlm.models.autoregressive import Autoregressive
-from edlm.models.denoiser import Denoiser
-from edlm.objectives import cross_entropy, masked_log_likelihood, nelbo_at_time
 from edlm.randomness import make_generator
 from edlm.training import checkpoint as ckpt
 from edlm.training.batches import Rows
-from edlm.training.config import TrainConfig
+from edlm.training.config import EnergyTrainConfig, TrainConfig
 from edlm.training.ema import MovingAverage
+from edlm.training.tasks import Model, Task, gather
 
-Model = Denoiser | Autoregressive
 Tensors = dict[str, Tensor]
+RunSettings = TrainConfig | EnergyTrainConfig
 
 
 class Objective(nn.Module):
-    """A model together with its loss, so that a wrapper around it (DDP, FSDP) sees one forward pass.
+    """A task's model and loss as one module, so that DDP around it sees one forward pass."""
 
-    The value is in nats per token of each sequence: (B,).
-    """
-
-    def __init__(self, model: Model) -> None:
+    def __init__(self, task: Task) -> None:
         super().__init__()
-        self.model = model
+        self.model = task.model
+        self.loss = task.loss
 
     def forward(self, batch: Tensors) -> Tensor:
-        length = batch["x0"].shape[1]
-        if isinstance(self.model, Autoregressive):
-            return (cross_entropy(self.model(batch["x0"])) / length).float()
-        log_probs = self.model(batch["xt"], batch["t"])
-        log_likelihood = masked_log_likelihood(log_probs, batch["x0"], batch["xt"], self.model.mask_id)
-        return nelbo_at_time(log_likelihood, batch["t"], self.model.schedule) / length
+        return self.loss(batch)
 
 
 def shard(model: Model, device_type: str) -> None:
@@ -66,25 +56,22 @@ class DiffusionTrainer(Trainer):
     """Trains a model on rows 0, 1, 2, ... of a run; every step is a function of the configuration and its number."""
 
     def __init__(
-        self, model: Model, collate: Callable[[list[int]], dict[str, Any]], validation: Blocks | None,
-        config: TrainConfig, arguments: TrainingArguments, *, unit: str, callbacks: list[Any],
-    ) -> None:  # fmt: skip
-        rows = Rows(config.run.steps * config.run.batch_size)
+        self, task: Task, num_validation: int, config: RunSettings, arguments: TrainingArguments, callbacks: list[Any]
+    ) -> None:
         super().__init__(
-            Objective(model),
+            Objective(task),
             arguments,
-            train_dataset=rows,
-            eval_dataset=validation,
-            data_collator=collate,
+            train_dataset=Rows(config.run.steps * config.run.batch_size),
+            eval_dataset=Rows(num_validation),
+            data_collator=task.collate,
             callbacks=callbacks,
         )
         self.remove_callback(PrinterCallback)  # our progress bar and metrics file say more
-        self.config, self.unit, self.validation = config, unit, validation
-        self.bare: Model = model
+        self.task, self.config, self.bare = task, config, task.model
         self.average: MovingAverage | None = None
-        self.loaded_average: dict[str, Tensor] | None = None
+        self.loaded_average: Tensors | None = None
         if config.run.shard:
-            shard(model, self.args.device.type)
+            shard(self.bare, self.args.device.type)
             self.is_distributed_loading_by_transformers = True  # the Trainer's word for: do not wrap it in DDP
 
     # --- what a step is
@@ -133,23 +120,16 @@ class DiffusionTrainer(Trainer):
     # --- validation
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Score the validation split with the averaged weights; every process takes a share."""
-        assert self.validation is not None
-        index = choose_blocks(len(self.validation), self.config.run.eval_blocks)
+        """Validate the averaged weights; every process takes a share of the blocks."""
+        assert isinstance(self.eval_dataset, Rows)
+        index = choose_blocks(len(self.eval_dataset), self.config.run.eval_blocks)
         # Sharded processes must make the same number of passes: the list is filled up, and the surplus dropped below.
         filled = index + index[:1] * (-len(index) % self.args.world_size)
         mine = filled[self.args.process_index :: self.args.world_size]
-        score = make_score(self.bare, steps=None, seed=self.config.run.seed)
         with self.evaluating():
-            batch_size = max(1, self.args.per_device_train_batch_size)
-            nats = score_blocks(
-                score, self.validation, mine, batch_size=batch_size, device=self.args.device, progress=False
-            )
-        nats = self._gather(nats)[: len(index)]
-        result = summarise(
-            nats, self.bare, length=self.validation.length, unit=self.unit, steps=None, seed=self.config.run.seed
-        )
-        metrics = {"eval_bits": result.bits, "eval_standard_error": result.standard_error}
+            values = self.task.validate(mine, self.args.per_device_train_batch_size, self.args.device)
+        summary = self.task.summarise(gather(values, self.args.world_size)[: len(index)])
+        metrics = {f"eval_{name}": value for name, value in summary.items()}
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -161,14 +141,6 @@ class DiffusionTrainer(Trainer):
         with self.averaged(), self.accelerator.autocast():
             yield
         self.bare.train()
-
-    def _gather(self, mine: np.ndarray) -> np.ndarray:
-        """Every process's values, in the order in which they were dealt out."""
-        if self.args.world_size == 1:
-            return mine
-        parts: list[Any] = [None] * self.args.world_size
-        dist.all_gather_object(parts, mine.tolist())
-        return np.array(parts).T.flatten()
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         is_best = super()._determine_best_metric(metrics, trial)
@@ -230,7 +202,7 @@ class DiffusionTrainer(Trainer):
         """Nothing to restore: all randomness is a function of the row number."""
 
 
-def write_run(folder: Path, config: TrainConfig) -> None:
+def write_run(folder: Path, config: RunSettings) -> None:
     """The full configuration and the version that ran it, beside the weights."""
     text = yaml.safe_dump({"edlm_version": __version__} | to_dict(config), sort_keys=False)
     (folder / "run.yaml").write_text(text, encoding="utf-8")
