@@ -31,6 +31,12 @@ def random_data(V, L, seed):
     return dict(zip(sequences(V, L), np.random.default_rng(seed).dirichlet(np.ones(V**L) * 0.5), strict=True))
 
 
+def chain_data(L, coupling):
+    """Two symbols whose neighbours tend to agree: strongly correlated, yet no text is rare."""
+    mass = {x: math.exp(coupling * sum(1 if a == b else -1 for a, b in itertools.pairwise(x))) for x in sequences(2, L)}
+    return {x: m / sum(mass.values()) for x, m in mass.items()}
+
+
 def subsets(items):
     return itertools.chain.from_iterable(itertools.combinations(items, n) for n in range(len(items) + 1))
 

@@ -12,7 +12,6 @@ import oracle
 from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, LearnedEnergy
 from edlm.errors import UserError
 from edlm.masking import corrupt
-from edlm.models.denoiser import Denoiser, DenoiserConfig
 from edlm.models.energy_network import EnergyNetwork, energy_from_denoiser
 from edlm.models.load import load_model
 from edlm.nce import binary_loss, diagnostics, ranking_loss
@@ -23,7 +22,7 @@ from edlm.training.build import loss_form
 from edlm.training.config import ContrastConfig, EnergyTrainConfig
 from edlm.training.tasks import EnergyTask
 from runs import ENV, TINY, assert_same_run, command, metrics, train
-from toys import TableDenoiser, sharpen, tiny_autoregressive, tiny_config, tiny_denoiser
+from toys import TableDenoiser, tiny_autoregressive, tiny_denoiser
 
 # --- losses
 
@@ -84,64 +83,62 @@ def test_an_energy_sees_the_text_what_was_masked_and_the_time_and_survives_a_sav
 # --- enumerable data
 
 
-@pytest.mark.slow
+class TableEnergyModel(torch.nn.Module):
+    """One free number for every completion of every state: nothing but the loss decides what it becomes."""
+
+    num_passes = 1
+
+    def __init__(self, V, L):
+        super().__init__()
+        self.V, self.L = V, L
+        self.energies = torch.nn.Parameter(torch.zeros((V + 1) ** L, V**L, dtype=torch.float64))
+
+    def forward(self, x0, xt, t, log_proposal):
+        place = torch.arange(self.L).flip(0)
+        state, text = (xt * (self.V + 1) ** place).sum(-1), (x0 * self.V**place).sum(-1)
+        return self.energies[state.unsqueeze(-1), text]
+
+
 @pytest.mark.parametrize("form", ["binary", "ranking"])
 def test_nce_recovers_the_true_log_ratio_and_log_z_goes_to_zero(form):
-    """Data on two symbols and three positions, a factorised denoiser, a small network: everything can be enumerated."""
-    V, L = 2, 3
-    data = oracle.random_data(V, L, seed=3)
+    V, L, B, steps = 2, 3, 1024, 1500
+    data = oracle.chain_data(L, coupling=0.7)
     table = oracle.posterior_denoiser(data, V, L)
-    torch.manual_seed(0)
-    config = tiny_config(vocab_size=V, length=L, width=64, num_layers=2)
-    network = energy_from_denoiser(sharpen(Denoiser(DenoiserConfig(config))))
-
-    class Frozen(TableDenoiser):
-        def eval(self):
-            return self
-
-        def requires_grad_(self, _):
-            return self
-
-    texts = torch.tensor(list(data))
-    law = torch.tensor(list(data.values())).log()
-    task = EnergyTask(network, LearnedEnergy(network), Frozen(table, V), None, None, form)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 600)
-    generator = make_generator(0)
-    for _ in range(600):
-        x0 = texts[draw(law.expand(128, -1), rand((128,), generator))]
-        t = rand((128,), generator).clamp_min(0.05)
+    model = TableEnergyModel(V, L)
+    task = EnergyTask(model, model, TableDenoiser(table, V), None, None, form)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    texts, law, generator = torch.tensor(list(data)), torch.tensor(list(data.values())).log(), make_generator(0)
+    for _ in range(steps):
+        x0 = texts[draw(law.expand(B, -1), rand((B,), generator))]
+        t = rand((B,), generator)
         xt = corrupt(x0, t, LogLinear(), V, generator=generator)
-        batch = {"x0": x0, "xt": xt, "t": t, "uniform": rand((128, 4, L), generator)}
-        loss = task.loss(batch).mean()
+        loss = task.loss({"x0": x0, "xt": xt, "t": t, "uniform": rand((B, 4, L), generator)}).mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         scheduler.step()
-    assert_energy_is_the_log_ratio(network, data, table, V, L, is_normalised=form == "binary")
+    assert_energy_is_the_log_ratio(model, data, table, V, L, is_normalised=form == "binary")
 
 
 @torch.no_grad()
-def assert_energy_is_the_log_ratio(network, data, table, V, L, *, is_normalised):
+def assert_energy_is_the_log_ratio(model, data, table, V, L, *, is_normalised):
     learned, true, log_z = [], [], []
     for xt in oracle.states(V, L):
-        if len(oracle.masked(xt, V)) < 2:
-            continue  # with one masked position the denoiser is exact and the ratio is one
         items = list(oracle.completions(xt, V))
+        if len(items) < 4:
+            continue  # with one masked position the denoiser is exact and the ratio is one
         p = np.array([oracle.proposal(x0, xt, table, V) for x0 in items])
         q = np.array([data[x0] for x0 in items])
         ratio = np.log(q / q.sum()) - np.log(p)
-        t = torch.full((len(items),), len(oracle.masked(xt, V)) / L)
-        energies = network(torch.tensor(items), torch.tensor(xt).expand(len(items), -1), t).double().numpy()
-        weight = q / q.sum()  # a completion that never occurs teaches nothing
-        keep = weight > 0.01
-        centre = 0.0 if is_normalised else np.average(ratio[keep] + energies[keep], weights=weight[keep])
-        learned += list(-energies[keep] + centre)
-        true += list(ratio[keep])
+        energies = model(torch.tensor([items]), torch.tensor([xt]), None, None)[0].numpy()
+        centre = 0.0 if is_normalised else np.average(ratio + energies)
+        learned += list(-energies + centre)
+        true += list(ratio)
         log_z.append(np.log(np.sum(p * np.exp(-energies))))
     assert np.corrcoef(learned, true)[0, 1] > 0.99
     if is_normalised:
-        assert np.abs(log_z).mean() < 0.05 and np.abs(np.array(learned) - true).mean() < 0.1
+        assert np.abs(log_z).max() < 0.05 and np.abs(np.array(learned) - true).mean() < 0.06
 
 
 # --- the task
