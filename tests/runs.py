@@ -51,3 +51,19 @@ def assert_same_run(a, b):
         for out in (a, b)
     ]
     assert all(torch.equal(v, last[1][k]) for k, v in last[0].items())
+
+
+def torchrun(kind, out, settings, *flags, processes=2):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    words = [*launcher, "-m", "edlm", *command(kind, out, settings, *flags)[3:]]
+    done = subprocess.run(words, capture_output=True, text=True, env=ENV, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def assert_same_metrics(a, b, tolerance=1e-5):
+    """Losses and validations of two runs agree, step by step."""
+    one, two = metrics(a), metrics(b)
+    assert [line["step"] for line in one] == [line["step"] for line in two]
+    for ours, theirs in zip(one, two, strict=True):
+        for key in ("bits", "loss", "eval_bits", "eval_loss", "eval_standard_error"):
+            assert abs(ours.get(key, 0) - theirs.get(key, 0)) < tolerance, (ours, theirs)

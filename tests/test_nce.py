@@ -21,7 +21,7 @@ from edlm.training.batches import NoisyBatches, TextBatches
 from edlm.training.build import loss_form
 from edlm.training.config import ContrastConfig, EnergyTrainConfig
 from edlm.training.tasks import EnergyTask
-from runs import ENV, TINY, assert_same_run, command, metrics, train
+from runs import ENV, TINY, assert_same_metrics, assert_same_run, command, metrics, torchrun, train
 from toys import TableDenoiser, tiny_autoregressive, tiny_denoiser
 
 # --- losses
@@ -282,18 +282,14 @@ def test_an_interrupted_energy_run_ends_like_one_never_stopped(energy_run, tmp_p
 
 
 @pytest.mark.slow
-def test_two_processes_train_the_energy_of_one(energy_run, tmp_path):
-    import sys
-
-    whole, settings = energy_run
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "edlm"]
-    plain = settings | {"run.steps": 10}
-    arguments = command("energy", tmp_path / "two", plain)[3:]
-    done = subprocess.run([*torchrun, *arguments], capture_output=True, text=True, env=ENV, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    for a, b in zip(metrics(whole), metrics(tmp_path / "two"), strict=False):
-        if "loss" in a and a["step"] == 1:  # dropout differs between one batch and two halves from then on
-            assert abs(a["loss"] - b["loss"]) < 1e-5
+@pytest.mark.parametrize("flags", [(), ("--run.shard",)], ids=["copies", "shards"])
+def test_two_processes_train_the_energy_of_one(tmp_path, corpus, flags):
+    plain = TINY | corpus | {"model.dropout": 0.0, "run.steps": 2, "run.eval-every": 0}
+    train("denoiser", tmp_path / "denoiser", plain)
+    settings = ENERGY | {"denoiser": tmp_path / "denoiser", "run.steps": 10}
+    train("energy", tmp_path / "one", settings)
+    torchrun("energy", tmp_path / "two", settings, *flags)
+    assert_same_metrics(tmp_path / "one", tmp_path / "two")
 
 
 def test_bad_energy_runs_are_refused(finished, tmp_path):

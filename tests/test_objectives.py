@@ -3,10 +3,10 @@ import pytest
 import torch
 
 import oracle
-from edlm.likelihood import autoregressive_nll, denoiser_nelbo, spread
+from edlm.likelihood import autoregressive_nll, denoiser_nelbo
 from edlm.masking import corrupt
 from edlm.objectives import masked_log_likelihood, nelbo_at_time, stratified_times
-from edlm.randomness import make_generator, rand
+from edlm.randomness import make_generator, rand, spread
 from edlm.schedule import Cosine, LogLinear, Polynomial
 from toys import TableDenoiser, tiny_autoregressive, tiny_denoiser
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from edlm.models.denoiser import Denoiser
 from edlm.models.load import load_model
-from runs import ENV, TINY, assert_same_run, command, metrics, train, weights
+from runs import ENV, TINY, assert_same_metrics, assert_same_run, command, metrics, torchrun, train, weights
 
 
 def test_training_learns_and_leaves_a_model_that_samples(finished):
@@ -91,15 +91,33 @@ def test_sigterm_saves_and_exits_cleanly_and_the_run_goes_on(corpus, tmp_path):
 def test_two_processes_compute_the_losses_of_one(corpus, tmp_path, kind):
     settings = TINY | corpus | {"model.dropout": 0.0, "run.steps": 12}
     train(kind, tmp_path / "one", settings)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "edlm"]
-    arguments = command(kind, tmp_path / "two", settings)[3:]
-    done = subprocess.run([*torchrun, *arguments], capture_output=True, text=True, env=ENV, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
-    assert [line["step"] for line in one] == [line["step"] for line in two]
-    for a, b in zip(one, two, strict=True):
-        for key in ("bits", "eval_bits", "eval_standard_error"):
-            assert abs(a.get(key, 0) - b.get(key, 0)) < 1e-5, (a, b)
+    torchrun(kind, tmp_path / "two", settings)
+    assert_same_metrics(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["denoiser", "ar"])
+def test_a_run_sharded_over_two_processes_is_continued_by_one_as_if_never_sharded(corpus, tmp_path, kind):
+    settings = TINY | corpus | {"model.dropout": 0.0, "run.steps": 12}
+    train(kind, tmp_path / "whole", settings)
+    torchrun(kind, tmp_path / "sharded", settings | {"run.steps": 10}, "--run.shard")
+    (tmp_path / "sharded" / "model").rename(tmp_path / "elsewhere")
+    train(kind, tmp_path / "sharded", settings)
+    assert_same_metrics(tmp_path / "whole", tmp_path / "sharded")
+    torch.testing.assert_close(weights(tmp_path / "sharded"), weights(tmp_path / "whole"), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_compiled_network_trains_like_a_plain_one(corpus, tmp_path):
+    settings = TINY | corpus | {"model.dropout": 0.0, "run.steps": 3, "run.eval-every": 0}
+    train("ar", tmp_path / "plain", settings)
+    train("ar", tmp_path / "compiled", settings, "--run.compile")
+    assert_same_metrics(tmp_path / "plain", tmp_path / "compiled", tolerance=1e-4)
+
+
+def test_sharding_needs_several_processes(corpus, tmp_path):
+    done = train("ar", tmp_path / "run", TINY | corpus, "--run.shard", check=False)
+    assert done.returncode == 2 and "start it with torchrun" in done.stderr
 
 
 def test_a_full_disk_gives_a_clear_error_and_leaves_the_last_checkpoint(corpus, tmp_path):

@@ -6,7 +6,6 @@ Every sequence of a data set has an index; its masks come from a generator seede
 from a low-discrepancy sequence at that index. So results do not depend on batch size or number of processes.
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -16,19 +15,8 @@ from edlm.masking import corrupt, corrupt_count
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.denoiser import DenoiserLike
 from edlm.objectives import cross_entropy, masked_log_likelihood, nelbo_at_count, nelbo_at_step
-from edlm.randomness import make_generator, make_streams
+from edlm.randomness import make_streams, spread
 from edlm.schedule import uniform_times
-
-GOLDEN = (math.sqrt(5) - 1) / 2
-
-
-def spread(index: Sequence[int], seed: int) -> Tensor:
-    """A number in [0, 1) for each index: uniform over seeds, and evenly spread over any run of indices (B,).
-
-    The additive golden-ratio sequence with a random start, so that any consecutive blocks are nearly stratified.
-    """
-    start = torch.rand((), generator=make_generator(seed), dtype=torch.float64).item()
-    return torch.tensor([(start + GOLDEN * i) % 1 for i in index], dtype=torch.float64)
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ A `Randomness` is one `torch.Generator`, or one per row of the batch. With one p
 numbers, so a batch draws what its rows would draw alone. Generators live on the CPU: a seed means the same everywhere.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 Randomness = torch.Generator | Sequence[torch.Generator]
 
+GOLDEN = (math.sqrt(5) - 1) / 2
 CHUNK_ELEMENTS = 1 << 24  # float64 cumulative sums are made for at most this many (draw, token) pairs at a time
 
 
@@ -38,6 +40,15 @@ def rand(shape: Sequence[int], generator: Randomness, *, device: torch.device | 
         raise ValueError(f"one generator per row: got {len(generator)} generators for {shape[0]} rows")
     rows = [torch.rand(tuple(shape[1:]), generator=g, dtype=torch.float64) for g in generator]
     return torch.stack(rows).to(device)
+
+
+def spread(index: Sequence[int], seed: int) -> Tensor:
+    """A number in [0, 1) for each index: uniform over seeds, and evenly spread over any run of indices (B,).
+
+    The additive golden-ratio sequence with a random start, so that any consecutive blocks are nearly stratified.
+    """
+    start = torch.rand((), generator=make_generator(seed), dtype=torch.float64).item()
+    return torch.tensor([(start + GOLDEN * i) % 1 for i in index], dtype=torch.float64)
 
 
 def draw(log_probs: Tensor, uniform: Tensor) -> Tensor:

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from edlm.data.blocks import Blocks
 from edlm.masking import corrupt
 from edlm.objectives import stratified_times
-from edlm.randomness import make_generator, make_streams, rand
+from edlm.randomness import make_generator, make_streams, rand, spread
 from edlm.schedule import Schedule
 
 
@@ -65,17 +66,20 @@ class NoisyBatches:
     """Sets of numbers per row with which completions will be drawn."""
 
     def __call__(self, rows: list[int]) -> dict[str, Any]:
-        return self._noisy(self.texts(rows))
+        batch, generators = self.texts(rows), make_streams(self.texts.seed, rows)
+        uniform = rand((len(rows),), generators)
+        return self._noisy(
+            batch, stratified_times(batch["row"] % self.batch_size, self.batch_size, uniform), generators
+        )
 
     def of_blocks(self, index: list[int]) -> dict[str, Any]:
         """The blocks at `index`, unshuffled, each with noise of its own: for validation."""
         x0 = torch.from_numpy(self.texts.blocks.get(np.asarray(index)))
-        return self._noisy({"row": torch.tensor(index), "x0": x0})
+        generators = make_streams(self.texts.seed, index)
+        return self._noisy({"row": torch.tensor(index), "x0": x0}, 1 - spread(index, self.texts.seed), generators)
 
-    def _noisy(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _noisy(self, batch: dict[str, Any], u: Tensor, generators: list[torch.Generator]) -> dict[str, Any]:
         rows, x0 = batch["row"], batch["x0"]
-        generators = make_streams(self.texts.seed, rows.tolist())
-        u = stratified_times(rows % self.batch_size, self.batch_size, rand((len(rows),), generators))
         t = self.t_min + (self.t_max - self.t_min) * u**self.t_power
         batch |= {"t": t, "xt": corrupt(x0, t, self.schedule, self.mask_id, generator=generators)}
         if self.negatives:

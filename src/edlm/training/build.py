@@ -82,9 +82,9 @@ def energy_task(config: EnergyTrainConfig, denoiser: Denoiser, corpus: Corpus) -
     validation = None
     if run.eval_every:  # all times, evenly, whatever is trained on
         texts = TextBatches(corpus["validation"], run.seed)
-        strata = min(len(corpus["validation"]), run.eval_blocks or len(corpus["validation"]))
-        validation = replace(collate, texts=texts, batch_size=strata, t_min=0.0, t_max=1.0, t_power=1.0)
-        validation = replace(validation, negatives=VALIDATION_NEGATIVES)
+        validation = NoisyBatches(
+            texts, denoiser.schedule, denoiser.mask_id, run.batch_size, negatives=VALIDATION_NEGATIVES
+        )
     return EnergyTask(model, energy, denoiser, collate, validation, loss_form(config), nce.t_weight)
 
 
