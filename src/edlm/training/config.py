@@ -164,7 +164,7 @@ class ContrastConfig:
     inputs: Literal["marked", "joined"] = "marked"
     """How the network sees what was masked: a mark on those positions, or both embeddings joined as in the paper."""
     pooling: Literal["mean", "sum"] = "mean"
-    """Mean of the last hidden states, or a scaled sum over the masked ones."""
+    """Mean of the last hidden states as in the paper, or a scaled sum over the masked ones."""
     t_min: float = 0.0
     """Smallest time trained on."""
     t_max: float = 1.0
