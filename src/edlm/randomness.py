@@ -67,5 +67,5 @@ def draw(log_probs: Tensor, uniform: Tensor) -> Tensor:
 def _invert(log_probs: Tensor, uniform: Tensor) -> Tensor:
     cumulative = log_probs.double().exp().cumsum(-1)  # (N, V)
     # The total differs from one by rounding; scaling the target by it keeps every draw inside the support.
-    target = uniform.view(len(uniform), -1) * cumulative[:, -1:]  # (N, K)
+    target = (uniform if uniform.ndim == 2 else uniform.unsqueeze(-1)) * cumulative[:, -1:]  # (N, K)
     return torch.searchsorted(cumulative, target, right=True).view(uniform.shape)
