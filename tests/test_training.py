@@ -115,6 +115,12 @@ def test_a_compiled_network_trains_like_a_plain_one(corpus, tmp_path):
     assert_same_metrics(tmp_path / "plain", tmp_path / "compiled", tolerance=1e-4)
 
 
+def test_tensorboard_files_are_written_if_asked_for(corpus, tmp_path):
+    settings = TINY | corpus | {"run.steps": 3, "run.eval-every": 2}
+    train("ar", tmp_path / "run", settings, "--run.tensorboard")
+    assert list((tmp_path / "run").rglob("events.out.tfevents.*"))
+
+
 def test_sharding_needs_several_processes(corpus, tmp_path):
     done = train("ar", tmp_path / "run", TINY | corpus, "--run.shard", check=False)
     assert done.returncode == 2 and "start it with torchrun" in done.stderr

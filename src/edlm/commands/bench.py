@@ -7,8 +7,8 @@ app = App(help="Measure speed.")
 
 @app.command
 def train(
-    *, kind: str = "denoiser", preset: str = "nano", batch_size: int = 16, length: int = 256, steps: int = 4,
-    repeats: int = 5, json: bool = False,
+    *, kind: str = "denoiser", preset: str = "nano", batch_size: int = 16, length: int = 256, steps: int = 2,
+    repeats: int = 12, json: bool = False,
 ) -> None:  # fmt: skip
     """Tokens per second of our training step against a bare PyTorch loop around the same network, taking turns.
 

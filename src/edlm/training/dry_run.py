@@ -17,17 +17,14 @@ from edlm.training.config import TrainConfig
 from edlm.training.run import make_arguments
 from edlm.training.tasks import LanguageModelTask
 
-REHEARSAL_BATCH = 2
-
 
 def rehearse(kind: Kind, config: TrainConfig) -> dict[str, Any]:
     """Sizes, memory and time of a run, from one real step on random tokens. The corpus is not read."""
     arguments = make_arguments(config)
     model = build_model(kind, config, vocabulary(config.data.tokenizer), None).to(arguments.device)
     micro, accumulation = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
-    batch = min(REHEARSAL_BATCH, micro)
-    seconds, loss = time_step(model, config, batch)
-    tokens_per_second = batch * config.data.length / seconds
+    seconds, loss = time_step(model, config)
+    tokens_per_second = config.data.length / seconds
     tokens = config.run.steps * config.run.batch_size * config.data.length
     parameters = sum(p.numel() for p in model.parameters())
     return {
@@ -38,7 +35,7 @@ def rehearse(kind: Kind, config: TrainConfig) -> dict[str, Any]:
         "memory": f"{training_memory(model, config, micro) / 2**30:.1f} GiB per process (estimate)",
         "checkpoint": f"{16 * parameters / 2**30:.2f} GiB each, {config.run.keep_last + 1} kept",
         "loss of one step": f"{loss:.3f} nats per token (uniform guess: {torch.tensor(model.vocab_size).log():.3f})",
-        "speed here": f"{tokens_per_second:,.0f} tokens/s on {arguments.device} (one step of {batch} sequences)",
+        "speed here": f"{tokens_per_second:,.0f} tokens/s on {arguments.device} (one step of one sequence)",
         "time here": f"{tokens / tokens_per_second / 3600 / arguments.world_size:,.1f} hours (estimate)",
         "out": str(Path(config.run.out)),
     }
@@ -54,17 +51,12 @@ def vocabulary(spec: str) -> int:
     return int(size)
 
 
-def time_step(model: Denoiser | Autoregressive, config: TrainConfig, batch_size: int) -> tuple[float, float]:
-    """Seconds and loss of a real training step, after one to warm up."""
-    device = next(model.parameters()).device
-    shape = (batch_size, config.data.length)
-    batch = {"x0": torch.randint(model.vocab_size, shape, generator=make_generator(config.run.seed)).to(device)}
-    if isinstance(model, Denoiser):
-        batch |= {"t": torch.full((batch_size,), 0.5, device=device), "xt": batch["x0"].clone()}
-        batch["xt"][:, ::2] = model.mask_id
+def time_step(model: Denoiser | Autoregressive, config: TrainConfig) -> tuple[float, float]:
+    """Seconds and loss of a real training step on one sequence, after a short one to warm up."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
     task = LanguageModelTask(model, lambda rows: {}, None, "token", config.run.seed)
-    for _ in range(2):
+    for length in (min(32, config.data.length), config.data.length):
+        batch = random_batch(model, length, config.run.seed)
         start = time.perf_counter()
         loss = task.loss(batch).mean()
         loss.backward()
@@ -73,6 +65,16 @@ def time_step(model: Denoiser | Autoregressive, config: TrainConfig, batch_size:
         value = loss.item()  # waits for the device
         seconds = time.perf_counter() - start
     return seconds, value
+
+
+def random_batch(model: Denoiser | Autoregressive, length: int, seed: int) -> dict[str, torch.Tensor]:
+    """One sequence of random tokens, half of them masked for a denoiser."""
+    device = next(model.parameters()).device
+    x0 = torch.randint(model.vocab_size, (1, length), generator=make_generator(seed)).to(device)
+    if not isinstance(model, Denoiser):
+        return {"x0": x0}
+    xt = torch.where(torch.arange(length, device=device) % 2 == 0, model.mask_id, x0)
+    return {"x0": x0, "xt": xt, "t": torch.full((1,), 0.5, device=device)}
 
 
 def training_memory(model: Denoiser | Autoregressive, config: TrainConfig, micro_batch: int) -> float:
