@@ -49,10 +49,10 @@ def list_checkpoints(out: Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
-def rotate(out: Path, keep_last: int, best: Path | None) -> None:
+def rotate(out: Path, keep_last: int, best_step: int | None) -> None:
     """Delete all but the `keep_last` newest checkpoints and the best one."""
     for path in list_checkpoints(out)[:-keep_last]:
-        if path != best:
+        if best_step is None or path != checkpoint_path(out, best_step):
             shutil.rmtree(path)
 
 

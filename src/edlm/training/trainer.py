@@ -164,16 +164,12 @@ class DiffusionTrainer(Trainer):
 
     def _write_checkpoint(self, averaged: Tensors, weights: Tensors, moments: Tensors, numbers: dict[str, Any]) -> None:
         out = Path(self.config.run.out)
-        final = ckpt.checkpoint_path(out, self.state.global_step)
-        if self.state.best_global_step == self.state.global_step:
-            self.state.best_model_checkpoint = str(final)
-        with ckpt.atomic_folder(final) as folder:
+        with ckpt.atomic_folder(ckpt.checkpoint_path(out, self.state.global_step)) as folder:
             self.bare.save_folder(folder, averaged)
             ckpt.write_training_state(folder, weights, moments, numbers)
             self.state.save_to_json(str(folder / "trainer_state.json"))
             write_run(folder, self.config)
-        best = self.state.best_model_checkpoint
-        ckpt.rotate(out, self.config.run.keep_last, Path(best) if best else None)
+        ckpt.rotate(out, self.config.run.keep_last, self.state.best_global_step)
 
     def _plain_optimizer(self) -> torch.optim.Optimizer:
         optimizer: Any = self.optimizer
