@@ -12,6 +12,7 @@ import oracle
 from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, LearnedEnergy
 from edlm.errors import UserError
 from edlm.masking import corrupt
+from edlm.models.denoiser import Denoiser, DenoiserConfig
 from edlm.models.energy_network import EnergyNetwork, energy_from_denoiser
 from edlm.models.load import load_model
 from edlm.nce import binary_loss, diagnostics, ranking_loss
@@ -22,7 +23,7 @@ from edlm.training.build import loss_form
 from edlm.training.config import ContrastConfig, EnergyTrainConfig
 from edlm.training.tasks import EnergyTask
 from runs import ENV, TINY, assert_same_metrics, assert_same_run, command, metrics, torchrun, train
-from toys import TableDenoiser, tiny_autoregressive, tiny_denoiser
+from toys import TableDenoiser, tiny_autoregressive, tiny_config, tiny_denoiser
 
 # --- losses
 
@@ -139,6 +140,36 @@ def assert_energy_is_the_log_ratio(model, data, table, V, L, *, is_normalised):
     assert np.corrcoef(learned, true)[0, 1] > 0.99
     if is_normalised:
         assert np.abs(log_z).max() < 0.05 and np.abs(np.array(learned) - true).mean() < 0.06
+
+
+def test_the_energy_network_learns_the_log_ratio_from_the_exact_expectation_of_the_loss():
+    """Every pair of a true and a drawn completion, weighted by its probability: no noise but the network's own."""
+    V, L = 2, 3
+    data = oracle.chain_data(L, coupling=0.7)
+    table = oracle.posterior_denoiser(data, V, L)
+    rows = [(s, xt, x0) for s, xt in enumerate(oracle.states(V, L)) for x0 in oracle.completions(xt, V)]
+    rows = [(s, xt, x0) for s, xt, x0 in rows if len(oracle.masked(xt, V)) > 1]
+    state, xt, x0 = (torch.tensor(column) for column in zip(*rows, strict=True))
+    t = (xt == V).sum(-1) / L
+    q = torch.tensor([data[x0] for _, _, x0 in rows], dtype=torch.float64)  # q(x0), of which q(x0 | xt) is a share
+    p = torch.tensor([oracle.proposal(x0, xt, table, V) for _, xt, x0 in rows], dtype=torch.float64)
+    mass = torch.zeros(len(oracle.states(V, L)), dtype=torch.float64).index_add(0, state, q)
+    true, drawn = torch.where(state.unsqueeze(1) == state)
+    torch.manual_seed(0)
+    config = tiny_config(vocab_size=V, length=L, width=64, num_layers=2)
+    network = energy_from_denoiser(Denoiser(DenoiserConfig(config)))
+    optimizer = torch.optim.Adam(network.parameters(), lr=2e-3)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
+    for _ in range(1000):
+        energies = network(x0, xt, t)
+        (q[true] * p[drawn] * binary_loss(torch.stack([energies[true], energies[drawn]], dim=1))).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+    energies = network(x0, xt, t).detach().double()
+    ratio = (q / mass[state] / p).log()
+    log_z = torch.zeros_like(mass).index_add(0, state, p * torch.exp(-energies))[state.unique()].log()
+    assert np.corrcoef(-energies, ratio)[0, 1] > 0.99 and log_z.abs().max() < 0.05
 
 
 # --- the task
