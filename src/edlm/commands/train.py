@@ -100,8 +100,9 @@ def run(kind: Literal["denoiser", "ar"], settings: TrainConfig, *, dry_run: bool
 def report(outcome: "Outcome", steps: int, *, json: bool) -> None:
     """How a run ended, told by the first process only."""
     from edlm.commands.output import print_json
-    from edlm.training.run import is_first_process
+    from edlm.training.run import is_first_process, leave_process_group
 
+    leave_process_group()
     if not is_first_process():
         return
     if json:

@@ -141,6 +141,13 @@ def preview_texts(task: Task, num: int) -> list[str]:
     return [sample.text for sample in generate(task.model, num, PREVIEW)]
 
 
+def leave_process_group() -> None:
+    """Join the threads of torch.distributed before Python ends; left to the end they may abort the process."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+
+
 def is_first_process() -> bool:
     """Under torchrun, whether this process is the one that speaks."""
     return int(os.environ.get("RANK", "0")) == 0
