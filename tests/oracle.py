@@ -212,6 +212,82 @@ def reveal_from(xt, x0, rho, V):
         yield mask_out(x0, set(M) - set(S), V), rho ** len(S) * (1 - rho) ** (len(M) - len(S))
 
 
+# --- likelihood of samplers with an energy
+
+
+def every_step(x0, alphas, V):
+    """(step, rho, xt, S, probability): every step, every mask before it and every set it may reveal."""
+    for n, (before, after) in enumerate(itertools.pairwise(alphas)):
+        rho = (after - before) / (1 - before)
+        for M in subsets(range(len(x0))):
+            q = (1 - before) ** len(M) * before ** (len(x0) - len(M))
+            for S in subsets(M):
+                p = q * rho ** len(S) * (1 - rho) ** (len(M) - len(S))
+                if p > 0:
+                    yield n, rho, mask_out(x0, M, V), S, p
+
+
+def marginal(law, x0, S):
+    return sum(p for x, p in law.items() if all(x[i] == x0[i] for i in S))
+
+
+def nelbo_of_steps(x0, step_law, alphas, V):
+    """Sum over the steps of E[-log p(x0^S | xt)], for step laws that give the joint of all masked tokens."""
+    return sum(p * -math.log(marginal(step_law(n, xt), x0, S)) for n, _, xt, S, p in every_step(x0, alphas, V))
+
+
+def paper_value(x0, step_law, alphas, V):
+    """The paper's formula: rho times the joint over all masked tokens in place of the marginal of what is revealed."""
+    total = 0.0
+    for n, (before, after) in enumerate(itertools.pairwise(alphas)):
+        for M in subsets(range(len(x0))):
+            q = (1 - before) ** len(M) * before ** (len(x0) - len(M))
+            if q > 0:
+                total += q * (after - before) / (1 - before) * -math.log(step_law(n, mask_out(x0, M, V))[x0])
+    return total
+
+
+def chain_nll(x0, step_law, alphas, V):
+    """Exact -log p(x0): the sum over all ways to reveal it."""
+    L = len(x0)
+    states_law = {(V,) * L: 1.0}
+    for n, (before, after) in enumerate(itertools.pairwise(alphas)):
+        new, rho = {}, (after - before) / (1 - before)
+        for xt, p in states_law.items():
+            M, law = masked(xt, V), step_law(n, xt)
+            for S in subsets(M):
+                xs = mask_out(x0, set(M) - set(S), V)
+                q = rho ** len(S) * (1 - rho) ** (len(M) - len(S)) * marginal(law, x0, S)
+                new[xs] = new.get(xs, 0) + p * q
+        states_law = new
+    return -math.log(states_law[x0])
+
+
+def expected_finite_bound(x0, denoiser, weight, alphas, ks, V):
+    """Expectation of the bound with one inner draw: -log p_theta(S) - E log(k w_1 / (w_1 + ... + w_k)), enumerated."""
+    chances = {}
+    for n, _, xt, S, p in every_step(x0, alphas, V):
+        if S:
+            chances[xt, S, ks[n]] = chances.get((xt, S, ks[n]), 0) + p
+    total = 0.0
+    for (xt, S, k), p in chances.items():
+        log_p = sum(math.log(denoiser[xt][i, x0[i]]) for i in S)
+        total -= p * (log_p + finite_gain(x0, xt, S, denoiser, weight, k, V))
+    return total
+
+
+def finite_gain(x0, xt, S, denoiser, weight, k, V):
+    items = list(completions(xt, V))
+    p, w = np.array([proposal(x, xt, denoiser, V) for x in items]), np.array([weight(x, xt) for x in items])
+    agrees = np.array([all(x[i] == x0[i] for i in S) for x in items])
+    inner = p * agrees / (p * agrees).sum()  # y drawn on the rest of M
+    total = 0.0
+    for counts in multisets(len(items), k - 1):
+        ways = math.factorial(k - 1) / math.prod(math.factorial(c) for c in counts)
+        total += ways * np.prod(p ** np.array(counts)) * np.dot(inner, np.log(k * w / (w + np.dot(counts, w))))
+    return total
+
+
 def total_variation(a, b):
     return 0.5 * sum(abs(a.get(key, 0) - b.get(key, 0)) for key in set(a) | set(b))
 

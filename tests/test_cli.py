@@ -362,7 +362,7 @@ def test_few_steps_have_another_bound_than_continuous_time(edlm, home, data):
 
 def test_a_person_reads_the_result_in_the_first_line(edlm, home, data):
     text = succeed(edlm("evaluate", "likelihood", "--ar", home / "ar", *data, "--max-blocks", 8))
-    assert re.match(r"\d\.\d{4} ± \d\.\d{4} bits per character  \(perplexity \d+\.\d{3}\)\n", text)
+    assert re.match(r"\d\.\d{4} ± \d\.\d{4} bits per character  \(\d\.\d{4} nats, perplexity \d+\.\d{3}\)\n", text)
     assert re.search(r"^num_blocks +8$", text, re.MULTILINE) and "{" not in text
 
 
@@ -370,8 +370,8 @@ def test_a_person_reads_the_result_in_the_first_line(edlm, home, data):
     ("options", "phrases"),
     [
         (["--split", "tset"], ["no split 'tset'; choose train, validation, test"]),
-        (["--steps", -1], ["--steps must not be negative, got -1"]),
-        (["--batch-size", 0], ["--batch-size must be at least 1, got 0"]),
+        (["--steps", -1], ["steps must be at least 0, got -1"]),
+        (["--batch-size", -1], ["--batch-size must not be negative, got -1"]),
         (["--max-blocks", -1], ["--max-blocks must not be negative, got -1"]),
     ],
 )

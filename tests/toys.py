@@ -38,24 +38,37 @@ class TableAutoregressive:
     """The oracle's causal table behind the library's protocol."""
 
     def __init__(self, table, vocab_size):
-        self.table, self.vocab_size, self.start_id = table, vocab_size, vocab_size
+        self.vocab_size, self.start_id = vocab_size, vocab_size
+        self.log_probs = {}  # length of the prefix -> (number of prefixes, V)
+        for prefix in sorted(table):
+            self.log_probs.setdefault(len(prefix), []).append(table[prefix])
+        self.log_probs = {n: torch.tensor(np.stack(rows)).log() for n, rows in self.log_probs.items()}
 
     def __call__(self, x0):
-        rows = [[self.table[tuple(row[:i])][token] for i, token in enumerate(row)] for row in x0.tolist()]
-        return torch.tensor(rows, dtype=torch.float64).log()
+        prefix, columns = torch.zeros_like(x0[:, 0]), []
+        for i, token in enumerate(x0.T):
+            columns.append(self.log_probs[i][prefix, token])
+            prefix = prefix * self.vocab_size + token
+        return torch.stack(columns, dim=1)
 
 
 class TableEnergy:
-    """An arbitrary energy: a number for every pair of completion and state."""
+    """An arbitrary energy: a number for every pair of completion and state, of V symbols and the mask."""
 
     num_passes = 1
 
-    def __init__(self, table):
-        self.table = table
+    def __init__(self, table, vocab_size):
+        self.base = vocab_size + 1
+        length = len(next(iter(table))[0])
+        self.table = torch.full((self.base**length,) * 2, torch.nan, dtype=torch.float64)
+        for (x0, xt), value in table.items():
+            self.table[self.code(torch.tensor(x0)), self.code(torch.tensor(xt))] = value
+
+    def code(self, x):
+        return (x * self.base ** torch.arange(x.shape[-1]).flip(0)).sum(-1)
 
     def __call__(self, x0, xt, t, log_proposal):
-        rows = zip(x0.tolist(), xt.tolist(), strict=True)
-        return torch.tensor([[self.table[tuple(c), tuple(state)] for c in candidates] for candidates, state in rows])
+        return self.table[self.code(x0), self.code(xt).unsqueeze(1)]
 
 
 def tiny_config(**changes):

@@ -77,6 +77,11 @@ class CarryOverEnergy:
         return log_proposal.double() - (token_log_probs(self.model, x0) * is_masked).sum(-1)
 
 
+def is_normalised(energy: Energy) -> bool:
+    """Whether Z = 1 in every state, by construction."""
+    return isinstance(energy, ZeroEnergy | CarryOverEnergy)
+
+
 @dataclass(frozen=True)
 class LearnedEnergy:
     """EDLM-NCE: a network trained to tell true completions from the denoiser's."""

@@ -1,22 +1,31 @@
 """An energy from its name on the command line: ar:DIR, coar:DIR, nce:DIR, or a weighted sum of them."""
 
+from pathlib import Path
+
 from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, Energy, LearnedEnergy, WeightedSum
 from edlm.errors import UserError
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.denoiser import Denoiser
 from edlm.models.energy_network import EnergyNetwork
+from edlm.models.pretrained import find_folder
 
 GRAMMAR = "ar:DIR, coar:DIR or nce:DIR, or a sum such as 'ar:DIR + 0.5*nce:DIR'"
 
 
 def load_energy(spec: str, denoiser: Denoiser) -> Energy:
     """The energy that `spec` names, on the denoiser's device, refused if it was trained on other tokens."""
-    terms = [_load_term(term.strip(), denoiser) for term in spec.split(" + ")]
+    terms = [_load_term(term, denoiser) for term in spec.split(" + ")]
     return terms[0][1] if len(terms) == 1 and terms[0][0] == 1 else WeightedSum(terms)
 
 
-def _load_term(term: str, denoiser: Denoiser) -> tuple[float, Energy]:
-    weight, star, rest = term.rpartition("*")
+def energy_folders(spec: str) -> list[Path]:
+    """The folders of the models that `spec` is made of."""
+    return [find_folder(_parse_term(term)[2]) for term in spec.split(" + ")]
+
+
+def _parse_term(term: str) -> tuple[float, str, str]:
+    """Weight, kind and name of '0.5*nce:DIR'."""
+    weight, star, rest = term.strip().rpartition("*")
     kind, _, name = rest.partition(":")
     try:
         factor = float(weight) if star else 1.0
@@ -24,6 +33,11 @@ def _load_term(term: str, denoiser: Denoiser) -> tuple[float, Energy]:
         raise UserError(f"energy {term!r}: the weight before * must be a number; write {GRAMMAR}") from None
     if kind not in ("ar", "coar", "nce") or not name:
         raise UserError(f"unknown energy {term!r}; write {GRAMMAR}")
+    return factor, kind, name
+
+
+def _load_term(term: str, denoiser: Denoiser) -> tuple[float, Energy]:
+    factor, kind, name = _parse_term(term)
     device = next(denoiser.parameters()).device
     if kind == "nce":
         network = EnergyNetwork.from_pretrained(name).to(device)

@@ -1,8 +1,11 @@
-"""From per-sequence values to a result that can be trusted: mean, standard error, and the protocol behind them."""
+"""From per-sequence values to a result that can be trusted: mean, standard error, and the protocol behind them.
+
+Legend: B batch, C columns.
+"""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
@@ -11,13 +14,40 @@ from tqdm import tqdm
 
 from edlm.data import Corpus
 from edlm.data.blocks import Blocks
+from edlm.distributed import World
+from edlm.energy import CarryOverEnergy, Energy
 from edlm.errors import UserError
-from edlm.likelihood import autoregressive_nll, denoiser_nelbo
+from edlm.importance import ImportanceSampling
+from edlm.journal import Journal
+from edlm.likelihood import (
+    Ideal,
+    Law,
+    autoregressive_nll,
+    certified_nll,
+    denoiser_nelbo,
+    paper_nll,
+    trajectory_nll,
+)
+from edlm.likelihood_config import LikelihoodConfig
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.denoiser import Denoiser
 
-Score = Callable[[Tensor, Sequence[int]], Tensor]
-"""Tokens (B, L) and the index of each sequence in its split, to nats per sequence (B,)."""
+MOST_BLOCKS, MOST_LOGITS = 32, 1 << 27
+NOT_A_BOUND = "not a bound: the paper's formula has the joint of all masked tokens where a step reveals only some"
+
+
+@dataclass(frozen=True)
+class Score:
+    """How sequences are scored, and what the number then is."""
+
+    function: Callable[[Tensor, Sequence[int]], Tensor]
+    """Tokens (B, L) and the index of each sequence in its split, to nats (B,) or several columns of them (B, C)."""
+    quantity: str
+    uses: tuple[str, ...] = ()
+    """The settings that the value depends on."""
+    remark: str = ""
+    columns: tuple[str, ...] = ("value",)
+    """What the columns are; the first is the result."""
 
 
 @dataclass(frozen=True)
@@ -26,68 +56,149 @@ class Likelihood:
 
     bits: float
     standard_error: float
+    nats: float
     perplexity: float
     unit: str
     quantity: str
     """What `bits` is: the exact value, or an upper bound of which generator."""
     protocol: str
+    remark: str
+    bits_lower: float | None
+    """With the lower estimate of log Z in place of the upper one, where the paper's formula needs one."""
+    standard_error_lower: float | None
     num_blocks: int
     num_tokens: int
     block_length: int
     steps: int | None
+    """T; None in the limit of many steps, and where there are none."""
+    candidates: int | None
+    window: float | None
+    inner: int | None
+    partition_samples: int | None
+    trajectories: int | None
     seed: int | None
     precision: str
+    energy: str | None = None
     data: dict[str, object] | None = None
 
 
-def make_score(model: Denoiser | Autoregressive, *, steps: int | None, seed: int) -> Score:
-    """How a model scores sequences: the exact likelihood if it has one, else one NELBO estimate each."""
+def make_score(model: Denoiser | Autoregressive, config: LikelihoodConfig, energy: Energy | None = None) -> Score:
+    """The estimator that a model, perhaps with an energy, and a protocol call for."""
     if isinstance(model, Autoregressive):
-        return lambda x0, index: autoregressive_nll(model, x0)
-    return lambda x0, index: denoiser_nelbo(model, x0, index, seed=seed, steps=steps)
+        return Score(lambda x0, index: autoregressive_nll(model, x0), "exact NLL")
+    if config.protocol == "paper" and energy is not None:
+        return _paper_score(model, config, energy)
+    law = make_law(config, energy) if energy is not None else None
+    steps = config.num_steps(with_energy=law is not None)
+    seed, inner = config.seed, config.inner
+    about, uses = _about(config, law, steps)
+    if config.trajectories:
+        assert steps is not None
+        J = config.trajectories
+        return Score(
+            lambda x0, index: trajectory_nll(
+                model, law, x0, index, seed=seed, steps=steps, inner=inner, trajectories=J
+            ),
+            f"{about}, {J} trajectories",
+            (*uses, "trajectories"),
+        )
+    if law is None:
+        return Score(lambda x0, index: denoiser_nelbo(model, x0, index, seed=seed, steps=steps), about, uses)
+    return Score(
+        lambda x0, index: certified_nll(model, law, x0, index, seed=seed, steps=steps, inner=inner), about, uses
+    )
+
+
+def make_law(config: LikelihoodConfig, energy: Energy) -> Law:
+    """What the steps of the sampler draw from: one of k candidates, or the model itself."""
+    if config.candidates is not None:
+        return ImportanceSampling(energy, config.candidates, config.window)
+    if config.partition_samples < 2:
+        raise UserError("the bound of the ideal sampler needs at least 2 partition samples, got 1; ask for more")
+    return Ideal(energy, config.window, config.partition_samples)
+
+
+def _about(config: LikelihoodConfig, law: Law | None, steps: int | None) -> tuple[str, tuple[str, ...]]:
+    length = "limit of many steps" if steps is None else f"T = {steps}"
+    if law is None:
+        return f"upper bound (NELBO), {'continuous time' if steps is None else length}", ("steps", "seed")
+    uses = ("steps", "candidates", "window", "inner", "seed")
+    if isinstance(law, ImportanceSampling):
+        return f"upper bound of the sampler, {length}, k = {law.num_candidates}, w = {law.window:g}", uses
+    return f"upper bound of the ideal sampler, {length}, w = {law.window:g}", (*uses, "partition_samples")
+
+
+def _paper_score(model: Denoiser, config: LikelihoodConfig, energy: Energy) -> Score:
+    steps = config.num_steps(with_energy=True)
+    settings = {"seed": config.seed, "steps": steps, "partition_samples": config.partition_samples}
+    quantity = f"paper's formula, {'continuous time' if steps is None else f'T = {steps}'}"
+    exact = isinstance(energy, CarryOverEnergy)
+    return Score(
+        lambda x0, index: paper_nll(model, energy, x0, index, **settings),  # type: ignore[arg-type]
+        quantity + (", which is the causal model's own NLL" if exact else ", log Z from above"),
+        () if exact else tuple(settings),
+        NOT_A_BOUND,
+        ("upper", "lower"),
+    )
 
 
 def score_blocks(
-    score: Score, blocks: Blocks, index: Sequence[int], *, batch_size: int, device: torch.device | str, progress: bool
-) -> np.ndarray:
-    """Nats of the blocks at `index`, in that order: (n,) float64."""
-    nats = []
-    with tqdm(total=len(index), unit="block", disable=not progress, desc="scoring") as bar:
-        for start in range(0, len(index), batch_size):
-            part = index[start : start + batch_size]
-            x0 = torch.from_numpy(blocks.get(np.asarray(part))).to(device)
-            nats.append(score(x0, part).cpu().numpy())
-            bar.update(len(part))
-    return np.concatenate(nats)
+    score: Score, blocks: Blocks, index: Sequence[int], *, batch_size: int, device: torch.device | str, progress: bool,
+    journal: Journal | None = None, world: World = World(), label: str = "",
+) -> np.ndarray:  # fmt: skip
+    """Nats of the blocks at `index`, in that order: (n, C) float64. What the journal has is not scored again.
+
+    Batches are the same whatever was done before and by however many processes, so results are too, bit for bit.
+    """
+    done = world.agree(journal.read() if journal is not None else {})
+    batches = [index[start : start + batch_size] for start in range(0, len(index), batch_size)]
+    mine = [batch for batch in batches if not all(i in done for i in batch)][world.rank :: world.size]
+    with tqdm(total=sum(map(len, mine)), unit="block", disable=not progress, desc=label or "scoring") as bar:
+        for batch in mine:
+            x0 = torch.from_numpy(blocks.get(np.asarray(batch))).to(device)
+            values = score.function(x0, batch).cpu()
+            rows = values.view(len(batch), -1).tolist()
+            done.update(zip(batch, rows, strict=True))
+            if journal is not None:
+                journal.append(batch, rows)
+            bar.update(len(batch))
+    every = {block: row for part in world.gather(done) for block, row in part.items()}
+    return np.array([every[i] for i in index])
 
 
 def summarise(
-    nats: np.ndarray, model: Denoiser | Autoregressive, *, length: int, unit: str, steps: int | None, seed: int,
-    data: dict[str, object] | None = None,
-) -> Likelihood:  # fmt: skip
-    """Average per-sequence nats into bits per unit. The standard error is over sequences."""
+    nats: np.ndarray, score: Score, config: LikelihoodConfig, *, length: int, unit: str, precision: str = "float32"
+) -> Likelihood:
+    """Average per-sequence nats (n, C) into bits per unit. The standard error is over sequences."""
     if not np.isfinite(nats).all():
-        bad = int(np.flatnonzero(~np.isfinite(nats))[0])
-        raise UserError(f"block {bad} has a likelihood of {nats[bad]}: the model's weights are not usable")
+        bad = int(np.flatnonzero(~np.isfinite(nats).all(-1))[0])
+        raise UserError(
+            f"block {bad} has a likelihood of {nats[bad].tolist()}: the weights of a model are not usable, or its "
+            "energy rules the text out"
+        )
     bits = nats / (length * math.log(2))
-    mean = float(bits.mean())
-    exact = isinstance(model, Autoregressive)
+    means = bits.mean(0)
+    errors = bits.std(0, ddof=1) / math.sqrt(len(bits)) if len(bits) > 1 else np.full(bits.shape[1], math.nan)
+    low = score.columns.index("lower") if "lower" in score.columns else None
+    steps = config.num_steps(with_energy="candidates" in score.uses)
+    settings = asdict(config) | {"steps": steps}
+    names = ("steps", "candidates", "window", "inner", "partition_samples", "trajectories", "seed")
     return Likelihood(
-        bits=mean,
-        standard_error=float(bits.std(ddof=1) / math.sqrt(len(bits))) if len(bits) > 1 else math.nan,
-        perplexity=2**mean,
+        bits=float(means[0]),
+        standard_error=float(errors[0]),
+        nats=float(means[0] * math.log(2)),
+        perplexity=float(2 ** means[0]),
         unit=unit,
-        quantity="exact NLL"
-        if exact
-        else f"upper bound (NELBO), {'continuous time' if steps is None else f'T = {steps}'}",
-        protocol="certified",
+        quantity=score.quantity,
+        protocol=config.protocol,
+        remark=score.remark,
+        bits_lower=None if low is None else float(means[low]),
+        standard_error_lower=None if low is None else float(errors[low]),
         num_blocks=len(nats),
         num_tokens=len(nats) * length,
         block_length=length,
-        steps=None if exact else steps,
-        seed=None if exact else seed,
-        precision=str(next(model.parameters()).dtype).removeprefix("torch."),
-        data=data,
+        precision=precision,
+        **{name: settings[name] if name in score.uses else None for name in names},
     )
 
 
@@ -98,15 +209,25 @@ def choose_blocks(num_blocks: int, max_blocks: int) -> list[int]:
     return [i * num_blocks // max_blocks for i in range(max_blocks)]
 
 
+def fitting_batch(length: int, vocab_size: int) -> int:
+    """How many blocks are scored at once by default: few enough that their logits fit."""
+    return max(1, min(MOST_BLOCKS, MOST_LOGITS // (length * vocab_size)))
+
+
 def evaluate_likelihood(
-    model: Denoiser | Autoregressive, corpus: Corpus, split: str, *, steps: int | None, max_blocks: int,
-    batch_size: int, seed: int, progress: bool,
+    model: Denoiser | Autoregressive, corpus: Corpus, split: str, config: LikelihoodConfig = LikelihoodConfig(), *,
+    energy: Energy | None = None, max_blocks: int = 0, batch_size: int = 0, progress: bool = False,
+    journal: Journal | None = None, world: World = World(), label: str = "",
 ) -> Likelihood:  # fmt: skip
-    """Score a split of a corpus that is tokenised for this model."""
+    """Score a split of a corpus that is tokenised for this model; `batch_size` 0 takes what fits."""
     blocks = corpus[split]
-    index = choose_blocks(len(blocks), max_blocks)
-    device = next(model.parameters()).device
-    score = make_score(model, steps=steps, seed=seed)
-    nats = score_blocks(score, blocks, index, batch_size=batch_size, device=device, progress=progress)
-    about = corpus.describe() | {"split": split}
-    return summarise(nats, model, length=blocks.length, unit=corpus.unit, steps=steps, seed=seed, data=about)
+    parameter = next(model.parameters())
+    score = make_score(model, config, energy)
+    nats = score_blocks(
+        score, blocks, choose_blocks(len(blocks), max_blocks),
+        batch_size=batch_size or fitting_batch(blocks.length, model.vocab_size), device=parameter.device,
+        progress=progress, journal=journal, world=world, label=label,
+    )  # fmt: skip
+    precision = str(parameter.dtype).removeprefix("torch.")
+    result = summarise(nats, score, config, length=blocks.length, unit=corpus.unit, precision=precision)
+    return replace(result, data=corpus.describe() | {"split": split})

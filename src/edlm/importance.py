@@ -1,4 +1,4 @@
-"""Self-normalised importance sampling: k candidates from the denoiser, one resampled by its energy.
+"""Importance sampling: candidates from the denoiser, their weights, and one of them resampled.
 
 Legend: B batch, K candidates, L positions, V vocabulary, N masked positions of the whole batch in row-major order.
 
@@ -13,7 +13,10 @@ from torch import Tensor
 
 from edlm.energy import Energy
 from edlm.errors import UserError
-from edlm.randomness import draw
+from edlm.randomness import Randomness, draw, rand
+
+CHUNK_TOKENS, CHUNK_LOGITS = 1 << 14, 1 << 26
+"""The most tokens, and numbers over the vocabulary, that one pass over candidates may have."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +38,14 @@ class ImportanceSampling:
         if not self.temperature > 0:
             raise UserError(f"weight temperature must be positive, got {self.temperature}")
 
-    def is_active(self, t: float) -> bool:
-        """Whether the step that starts at `t` resamples. One candidate has nothing to choose from."""
-        return self.num_candidates > 1 and self.window > 0 and t >= 1 - self.window - 1e-9
+    def is_active(self, t: Tensor) -> Tensor:
+        """Whether a step that starts at `t` resamples. One candidate has nothing to choose from."""
+        return is_in_window(t, self.window) & (self.num_candidates > 1)
+
+
+def is_in_window(t: Tensor, window: float) -> Tensor:
+    """Whether the energy takes part at `t`; a window of 0 has not even t = 1 in it. Elementwise."""
+    return (t >= 1 - window - 1e-9) & (window > 0)
 
 
 @dataclass(frozen=True)
@@ -68,15 +76,21 @@ class Choice:
         return energy_ess(self.energies)
 
 
-def propose(log_probs: Tensor, xt: Tensor, mask_id: int, uniform: Tensor) -> tuple[Tensor, Tensor]:
+def propose(
+    log_probs: Tensor, xt: Tensor, mask_id: int, uniform: Tensor, *, clamped: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """K completions of each row of `xt` (B, L), drawn from the denoiser, and the log-probability of each.
 
     `log_probs` (N, V) are the denoiser's at the masked positions, `uniform` is (B, K, L). Returns candidates (B, K, L)
-    and log p_theta (B, K) float64. Known tokens are copied and cost nothing.
+    and log p_theta (B, K) float64. Known tokens are copied and cost nothing. Where `clamped` (B, L) is not the mask,
+    its token is taken instead of a drawn one, and its probability counted.
     """
     is_masked = xt == mask_id
     K = uniform.shape[1]
     tokens = draw(log_probs, uniform.transpose(1, 2)[is_masked])  # (N, K)
+    if clamped is not None:
+        given = clamped[is_masked].unsqueeze(-1)
+        tokens = torch.where(given == mask_id, tokens, given)
     x0 = xt.unsqueeze(-1).repeat(1, 1, K)  # (B, L, K)
     x0[is_masked] = tokens
     each = log_probs.gather(-1, tokens).double()  # (N, K)
@@ -85,17 +99,40 @@ def propose(log_probs: Tensor, xt: Tensor, mask_id: int, uniform: Tensor) -> tup
 
 
 def log_weights(energies: Tensor, temperature: float = 1.0) -> Tensor:
-    """Normalised log-weights over the K candidates of each row: log softmax(-E / temperature), (B, K) float64.
+    """log w = -E / temperature of every candidate, not normalised: float64.
 
     The minus sign of exp(-E) stands here and nowhere else.
     """
-    return torch.log_softmax(-energies.double() / temperature, dim=-1)
+    return -energies.double() / temperature
 
 
 def choose(energies: Tensor, uniform: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """(index (B,), log-weights (B, K)): one candidate per row, drawn with probability softmax(-E / temperature)."""
-    weights = log_weights(energies, temperature)
-    return draw(weights, uniform), weights
+    """(index (B,), log-weights (B, K) that sum to one): one candidate per row, with probability softmax(log w)."""
+    normalised = torch.log_softmax(log_weights(energies, temperature), dim=-1)
+    return draw(normalised, uniform), normalised
+
+
+def draw_log_weights(
+    log_probs: Tensor, xt: Tensor, t: Tensor, energy: Energy, num: int, *, mask_id: int, generator: Randomness,
+    clamped: Tensor | None = None, temperature: float = 1.0,
+) -> Tensor:  # fmt: skip
+    """log w of `num` completions of each row of `xt`, drawn from the denoiser's `log_probs` (N, V): (B, num).
+
+    Candidates are drawn and scored a few at a time and forgotten, so memory does not grow with `num`.
+    """
+    B, L = xt.shape
+    parts = []
+    for size in _chunks(num, B, L, log_probs.shape[-1]):
+        uniform = rand((B, size, L), generator, device=xt.device)
+        x0, log_proposal = propose(log_probs, xt, mask_id, uniform, clamped=clamped)
+        parts.append(log_weights(energy(x0, xt, t, log_proposal), temperature))
+    return torch.cat(parts, dim=1)
+
+
+def _chunks(num: int, B: int, L: int, V: int) -> list[int]:
+    """`num` as a sum of parts, each few enough candidates of B rows for one pass of a network."""
+    largest = max(1, min(CHUNK_TOKENS // L, CHUNK_LOGITS // (L * V)) // B)
+    return [min(largest, num - start) for start in range(0, num, largest)]
 
 
 def check_energies(energies: Tensor, step: int, t: float) -> None:

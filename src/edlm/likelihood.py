@@ -1,22 +1,63 @@
-"""Likelihood of given sequences: one estimate each, in nats, that depends on nothing but the sequence and its key.
+"""Likelihood of given sequences: estimates in nats that depend on nothing but the sequence and its key.
 
-Legend: B batch, L positions.
+Legend: B batch, J trajectories, R inner draws, n partition samples, k candidates, L positions, V vocabulary, N masked
+positions of the whole batch in row-major order.
 
-Every sequence of a data set has an index; its masks come from a generator seeded by (seed, index) and its masked count
-from a low-discrepancy sequence at that index. So results do not depend on batch size or number of processes.
+Every sequence of a data set has an index; its masks and candidates come from generators seeded by (seed, index). So
+results do not depend on batch size or number of processes. What is estimated:
+
+    autoregressive_nll   the exact value of a causal model
+    denoiser_nelbo       upper bound of a plain denoiser: T steps, or the limit of many
+    certified_nll        upper bound of a denoiser with an energy: of the sampler that is run, or of the ideal one
+    trajectory_nll       the same, tighter, from whole trajectories
+    paper_nll            the paper's formula, which is not a bound
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from edlm.masking import corrupt, corrupt_count
+from edlm.energy import CarryOverEnergy, Energy, is_normalised
+from edlm.errors import UserError
+from edlm.importance import ImportanceSampling, draw_log_weights, is_in_window, log_weights
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.denoiser import DenoiserLike
-from edlm.objectives import cross_entropy, masked_log_likelihood, nelbo_at_count, nelbo_at_step
-from edlm.randomness import make_streams, spread
+from edlm.moments import draw_moment
+from edlm.objectives import cross_entropy, masked_log_likelihood, sum_per_row, true_log_probs
+from edlm.partition import lower_bound, paper_upper, upper_bound
+from edlm.randomness import make_generator, rand
 from edlm.schedule import uniform_times
+
+CLAMPED, FREE = 1, 2  # which of a sequence's streams of numbers its candidates come from
+CHUNK_PAIRS = 1 << 22
+
+
+@dataclass(frozen=True)
+class Ideal:
+    """The sampler with infinitely many candidates: each step draws from p_theta exp(-E) / Z itself."""
+
+    energy: Energy
+    window: float = 1.0
+    partition_samples: int = 16
+    """n: candidates behind the upper bound on log Z. Not used where Z = 1 is known."""
+    temperature: float = 1.0
+
+    def is_active(self, t: Tensor) -> Tensor:
+        return is_in_window(t, self.window)
+
+
+Law = ImportanceSampling | Ideal
+"""What the steps of a sampler draw from: the best of k candidates by weight, or their limit."""
+
+
+@torch.no_grad()
+def autoregressive_nll(model: Autoregressive, x0: Tensor) -> Tensor:
+    """-log p(x0) of every sequence in nats, all L tokens: (B,) float64."""
+    return cross_entropy(model(x0))
 
 
 @torch.no_grad()
@@ -26,38 +67,166 @@ def denoiser_nelbo(denoiser: DenoiserLike, x0: Tensor, index: Sequence[int], *, 
     An upper bound on -log p(x0) in expectation: of the sampler with `steps` steps on the uniform time grid, or of its
     continuous-time limit if `steps` is None.
     """
-    u = spread(index, seed).to(x0.device)
-    generators = make_streams(seed, index)
-    length = x0.shape[1]
-    if steps is None:
-        count = 1 + (u * length).long()
-        xt = corrupt_count(x0, count, denoiser.mask_id, generator=generators)
-        t = _time_of_count(denoiser, count, length, generators)
-        return nelbo_at_count(_log_likelihood(denoiser, x0, xt, t), count, length)
-    times = uniform_times(steps).to(x0.device)
-    n = (u * steps).long()
-    t, s = times[n], times[n + 1]
-    xt = corrupt(x0, t, denoiser.schedule, denoiser.mask_id, generator=generators)
-    return nelbo_at_step(_log_likelihood(denoiser, x0, xt, t), t, s, steps, denoiser.schedule)
-
-
-def _log_likelihood(denoiser: DenoiserLike, x0: Tensor, xt: Tensor, t: Tensor) -> Tensor:
-    return masked_log_likelihood(denoiser(xt, t).double(), x0, xt, denoiser.mask_id)
-
-
-def _time_of_count(denoiser: DenoiserLike, count: Tensor, length: int, generators: Sequence[torch.Generator]) -> Tensor:
-    """The time a time-conditioned denoiser is told when n tokens are masked.
-
-    Given n, the masked fraction has the density t^(n-1) (1-t)^(L-n): the n-th smallest of L uniform numbers has it.
-    """
-    if not denoiser.uses_time:
-        return count / length
-    ordered = torch.stack([torch.rand(length, generator=g, dtype=torch.float64) for g in generators]).sort(-1).values
-    fraction = ordered.to(count.device).gather(-1, (count - 1).unsqueeze(-1)).squeeze(-1)
-    return denoiser.schedule.time(1 - fraction)
+    moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps)
+    log_likelihood = masked_log_likelihood(denoiser(moment.xt, moment.t), x0, moment.xt, denoiser.mask_id)
+    return -moment.weight * moment.share * log_likelihood
 
 
 @torch.no_grad()
-def autoregressive_nll(model: Autoregressive, x0: Tensor) -> Tensor:
-    """-log p(x0) of every sequence in nats, all L tokens: (B,) float64."""
-    return cross_entropy(model(x0))
+def certified_nll(
+    denoiser: DenoiserLike, law: Law, x0: Tensor, index: Sequence[int], *, seed: int, steps: int | None, inner: int
+) -> Tensor:
+    """One estimate per sequence of an upper bound on -log p(x0) of the sampler whose steps follow `law`: (B,) float64.
+
+    weight * ( share * sum over M of -log p_theta(x0^i | xt)  -  gain ),   one moment per sequence,
+
+    where the gain is a lower bound on log p_law(x0^S | xt) - log p_theta(x0^S | xt). The average over S is done in
+    closed form for the first part and by one draw for the second.
+    """
+    moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps)
+    log_probs = denoiser(moment.xt, moment.t)  # (N, V)
+    log_likelihood = masked_log_likelihood(log_probs, x0, moment.xt, denoiser.mask_id)
+    step = RevealStep(x0, moment.xt, moment.t, moment.is_revealed, [(seed, i) for i in index], denoiser.mask_id)
+    return -moment.weight * moment.share * log_likelihood - moment.weight * step.gain(log_probs, law, inner)
+
+
+@torch.no_grad()
+def trajectory_nll(
+    denoiser: DenoiserLike, law: Law | None, x0: Tensor, index: Sequence[int], *, seed: int, steps: int, inner: int,
+    trajectories: int,
+) -> Tensor:  # fmt: skip
+    """One estimate per sequence of a tighter upper bound, from J whole trajectories of all T steps: (B,) float64.
+
+    -log of the mean over J of  prod over the steps of  p_law(x0^S | xt):  the masks' own probabilities cancel between
+    forward and reverse process. Each factor may be replaced by an unbiased estimate, so it holds for a finite number of
+    candidates; for the ideal law it would need one of 1/Z, so that is refused unless Z = 1.
+    """
+    if isinstance(law, Ideal) and not is_normalised(law.energy):
+        raise UserError("several trajectories need a finite number of candidates, or an energy whose Z is 1 (coar)")
+    B, J, mask_id, schedule = len(x0), trajectories, denoiser.mask_id, denoiser.schedule
+    rows = x0.repeat_interleave(J, 0)  # (B J, L)
+    keys = [(seed, i, j) for i in index for j in range(J)]
+    level = rand(rows.shape, [make_generator(*key) for key in keys], device=x0.device)  # masked below 1 - alpha
+    total = torch.zeros(B * J, dtype=torch.float64, device=x0.device)
+    for n, (t, s) in enumerate(pairwise(uniform_times(steps).to(x0.device))):
+        is_masked, stays = level < 1 - schedule.alpha(t), level < 1 - schedule.alpha(s)
+        xt, is_revealed = torch.where(is_masked, mask_id, rows), is_masked & ~stays
+        step = RevealStep(rows, xt, t.expand(B * J), is_revealed, [(*key, n) for key in keys], mask_id)
+        active = is_revealed.any(-1).nonzero()[:, 0]
+        if len(active):
+            total[active] += step.select(active).log_likelihood(denoiser, law, inner)
+    return -lower_bound(total.view(B, J))
+
+
+@torch.no_grad()
+def paper_nll(
+    denoiser: DenoiserLike, energy: Energy, x0: Tensor, index: Sequence[int], *, seed: int, steps: int | None,
+    partition_samples: int,
+) -> Tensor:  # fmt: skip
+    """The paper's formula (eq. 12 with `steps`, else eq. 13) with log Z from above and from below: (B, 2) float64.
+
+    weight * share * -( log p_theta(x0 | xt) - E(x0, xt, t) - log Z(xt) ). Not a bound: a step reveals S only, so the
+    marginal of S belongs where this has the joint of all masked tokens. For the carry-over energy every token ends up
+    with weight one, whatever T, and both columns are the causal model's own NLL; that is returned without any draw.
+    """
+    if isinstance(energy, CarryOverEnergy):
+        return autoregressive_nll(energy.model, x0).unsqueeze(-1).expand(-1, 2)
+    moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps)
+    log_probs = denoiser(moment.xt, moment.t)
+    log_likelihood = masked_log_likelihood(log_probs, x0, moment.xt, denoiser.mask_id)
+    log_w = log_weights(energy(x0.unsqueeze(1), moment.xt, moment.t, log_likelihood.unsqueeze(1)))  # (B, 1)
+    drawn = draw_log_weights(
+        log_probs, moment.xt, moment.t, energy, partition_samples, mask_id=denoiser.mask_id,
+        generator=[make_generator(seed, i, FREE) for i in index],
+    )  # fmt: skip
+    log_z = torch.stack([paper_upper(drawn), lower_bound(drawn)], dim=-1)  # (B, 2)
+    weight = moment.weight * moment.share
+    return -weight.unsqueeze(-1) * (log_likelihood.unsqueeze(-1) + log_w - log_z)
+
+
+@dataclass(frozen=True)
+class RevealStep:
+    """One step in which each of B sequences reveals the true tokens at S, and the key of each one's random numbers."""
+
+    x0: Tensor
+    """(B, L)"""
+    xt: Tensor
+    """(B, L)"""
+    t: Tensor
+    """(B,)"""
+    is_revealed: Tensor
+    """(B, L) S"""
+    keys: Sequence[tuple[int, ...]]
+    mask_id: int
+
+    def log_likelihood(self, denoiser: DenoiserLike, law: Law | None, inner: int) -> Tensor:
+        """A lower bound in expectation on log p(x0^S | xt), whose exponential is unbiased or too low: (B,)."""
+        if law is None:
+            log_probs = denoiser(self.xt, self.t, where=self.is_revealed)
+            return sum_per_row(true_log_probs(log_probs, self.x0, self.is_revealed), self.is_revealed)
+        log_probs, is_masked = denoiser(self.xt, self.t), self.xt == self.mask_id
+        true = true_log_probs(log_probs, self.x0, is_masked) * self.is_revealed[is_masked]
+        return sum_per_row(true, is_masked) + self.gain(log_probs, law, inner)
+
+    def gain(self, log_probs: Tensor, law: Law, inner: int) -> Tensor:
+        """A lower bound in expectation on log p_law(x0^S | xt) - log p_theta(x0^S | xt): (B,) float64.
+
+        Zero, and free, for rows that reveal nothing or whose time is outside the window.
+        """
+        gain = torch.zeros(len(self.x0), dtype=torch.float64, device=self.x0.device)
+        is_active = law.is_active(self.t) & self.is_revealed.any(-1)  # (B,)
+        if is_active.any():
+            rows = is_active.nonzero()[:, 0]
+            part = self.select(rows)
+            masked_row = (self.xt == self.mask_id).nonzero()[:, 0]
+            gain[rows] = part._active_gain(log_probs[is_active[masked_row]], law, inner)
+        return gain
+
+    def select(self, rows: Tensor) -> "RevealStep":
+        """The same step of some of the sequences."""
+        keys = [self.keys[i] for i in rows.tolist()]
+        return RevealStep(self.x0[rows], self.xt[rows], self.t[rows], self.is_revealed[rows], keys, self.mask_id)
+
+    def _active_gain(self, log_probs: Tensor, law: Law, inner: int) -> Tensor:
+        if isinstance(law, ImportanceSampling):
+            k = law.num_candidates
+            others = self._log_weights(log_probs, law, inner * (k - 1), FREE)
+            return resampled_gain(self._clamped(log_probs, law, inner), others.view(len(self.x0), inner, k - 1))
+        below = lower_bound(self._clamped(log_probs, law, inner))
+        if is_normalised(law.energy) and law.temperature == 1:
+            return below
+        # Same numbers as for the clamped draws: the two bounds then rise and fall together.
+        return below - upper_bound(self._log_weights(log_probs, law, law.partition_samples, CLAMPED))
+
+    def _clamped(self, log_probs: Tensor, law: Law, inner: int) -> Tensor:
+        """log w of `inner` completions that have the true tokens at S: (B, R). If S is all of M there is one."""
+        clamped = torch.where(self.is_revealed, self.x0, self.mask_id)
+        if torch.equal(self.is_revealed, self.xt == self.mask_id):
+            return self._log_weights(log_probs, law, 1, CLAMPED, clamped).expand(-1, inner)
+        return self._log_weights(log_probs, law, inner, CLAMPED, clamped)
+
+    def _log_weights(
+        self, log_probs: Tensor, law: Law, num: int, stream: int, clamped: Tensor | None = None
+    ) -> Tensor:  # fmt: skip
+        return draw_log_weights(
+            log_probs, self.xt, self.t, law.energy, num, mask_id=self.mask_id, clamped=clamped,
+            generator=[make_generator(*key, stream) for key in self.keys], temperature=law.temperature,
+        )  # fmt: skip
+
+
+def resampled_gain(clamped: Tensor, others: Tensor) -> Tensor:
+    """log of the mean of  k w_1 / (w_1 + w_2 + ... + w_k)  over R inner draws: (B,).
+
+    `clamped` (B, R) are log w_1, of completions with the true tokens at S, and `others` (B, R, k - 1) those of fresh
+    candidates. Resampling one of k candidates reveals x0^S with probability p_theta(x0^S | xt) times the expectation of
+    that ratio, so the logarithm of any average of such ratios is too low in expectation. All R x R pairs are averaged:
+    the networks have been paid for, and more terms make it tighter.
+    """
+    R, k = others.shape[1], others.shape[2] + 1
+    rest = others.logsumexp(-1)  # (B, R)
+    rows = max(1, CHUNK_PAIRS // R**2)
+    parts = []
+    for w, v in zip(clamped.split(rows), rest.split(rows), strict=True):
+        log_ratio = w.unsqueeze(2) - torch.logaddexp(w.unsqueeze(2), v.unsqueeze(1))  # (B, R, R)
+        parts.append(lower_bound(log_ratio.flatten(1)))
+    return math.log(k) + torch.cat(parts)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edlm.importance import effective_sample_size, log_weights
+from edlm.partition import lower_bound
 
 
 def binary_loss(energies: Tensor) -> Tensor:
@@ -40,5 +41,5 @@ def diagnostics(energies: Tensor) -> dict[str, Tensor]:
         "energy_true": true.squeeze(-1),
         "energy_drawn": drawn.mean(-1),
         "effective_sample_size": effective_sample_size(log_weights(drawn)),
-        "log_z": torch.logsumexp(-drawn, -1) - torch.tensor(drawn.shape[-1]).log(),
+        "log_z": lower_bound(log_weights(drawn)),
     }

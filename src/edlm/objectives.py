@@ -1,18 +1,14 @@
-"""The training objectives and likelihood bounds of a factorised denoiser and of a causal model, one value per example.
+"""The training objectives of a factorised denoiser and of a causal model, one value per example.
 
 Legend: B batch, L positions, V vocabulary, N masked positions of the whole batch in row-major order.
 
-All values are in nats per sequence. Three estimators bound the same model from above:
-
-    nelbo_at_time    one time t ~ U(0, 1) and its random mask; what training minimises (paper eq. 13)
-    nelbo_at_step    one of T steps; the bound of the sampler with T steps (paper eq. 12)
-    nelbo_at_count   one number of masked tokens n ~ U{1..L}; the integral over t done exactly
+All values are in nats per sequence. Training looks at one uniform time; evaluation chooses better (`moments.py`).
 """
 
 import torch
 from torch import Tensor
 
-from edlm.schedule import Schedule, reveal_probability
+from edlm.schedule import Schedule
 
 
 def stratified_times(rows: Tensor, num_rows: int, uniform: Tensor) -> Tensor:
@@ -24,14 +20,22 @@ def stratified_times(rows: Tensor, num_rows: int, uniform: Tensor) -> Tensor:
 
 
 def masked_log_likelihood(log_probs: Tensor, x0: Tensor, xt: Tensor, mask_id: int) -> Tensor:
-    """log p(x0 | xt) = sum over the masked positions of the log-probability of the true token: (B,).
+    """log p(x0 | xt) = sum over the masked positions of the log-probability of the true token: (B,) float64.
 
     `log_probs` (N, V) are the denoiser's, one row per masked position of `xt`.
     """
-    is_masked = xt == mask_id
-    true = log_probs.gather(-1, x0[is_masked].unsqueeze(-1)).squeeze(-1)  # (N,)
-    row = is_masked.nonzero()[:, 0]
-    return torch.zeros(len(xt), dtype=true.dtype, device=true.device).index_add(0, row, true)
+    return sum_per_row(true_log_probs(log_probs, x0, xt == mask_id), xt == mask_id)
+
+
+def true_log_probs(log_probs: Tensor, x0: Tensor, where: Tensor) -> Tensor:
+    """The log-probability of the token of `x0` at each position of `where` (B, L): (N,) float64 from (N, V)."""
+    return log_probs.gather(-1, x0[where].unsqueeze(-1)).squeeze(-1).double()
+
+
+def sum_per_row(values: Tensor, where: Tensor) -> Tensor:
+    """Sums over each row of the values (N,) that belong to the positions of `where` (B, L): (B,)."""
+    total = torch.zeros(len(where), dtype=values.dtype, device=values.device)
+    return total.index_add(0, where.nonzero()[:, 0], values)
 
 
 def nelbo_at_time(log_likelihood: Tensor, t: Tensor, schedule: Schedule) -> Tensor:
@@ -40,24 +44,6 @@ def nelbo_at_time(log_likelihood: Tensor, t: Tensor, schedule: Schedule) -> Tens
     The weight is 1/t for the log-linear schedule.
     """
     return -schedule.rate(t).to(log_likelihood.dtype) * log_likelihood
-
-
-def nelbo_at_step(log_likelihood: Tensor, t: Tensor, s: Tensor, num_steps: int, schedule: Schedule) -> Tensor:
-    """Estimate of the T-step NELBO from log p(x0 | xt) at one uniformly chosen step: T rho -log p (paper eq. 12).
-
-    The average over which tokens the step reveals is done in closed form; that is right for a factorised denoiser only.
-    """
-    weight = num_steps * reveal_probability(schedule, t.double(), s.double())
-    return -weight.to(log_likelihood.dtype) * log_likelihood
-
-
-def nelbo_at_count(log_likelihood: Tensor, num_masked: Tensor, length: int) -> Tensor:
-    """Estimate of the continuous-time NELBO from log p(x0 | xt) with n uniform in {1..L} masked tokens: L/n * -log p.
-
-    Given t, n is binomial; integrating the weight 1/t against that leaves exactly 1/n for every set of n positions. So
-    this is the same bound without the tail of large weights near t = 0, for any schedule.
-    """
-    return -(length / num_masked).to(log_likelihood.dtype) * log_likelihood
 
 
 def cross_entropy(token_log_probs: Tensor) -> Tensor:

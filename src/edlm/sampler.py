@@ -76,7 +76,7 @@ def step(
     rows = is_revealed.any(-1).nonzero()[:, 0]  # (B',) those that need a network
     active = Active(state.x[rows], is_revealed[rows], uniform[rows], [state.generators[i] for i in rows.tolist()], rows)
     x, choice = state.x.clone(), None
-    if len(rows) and importance is not None and importance.is_active(t.item()):
+    if len(rows) and importance is not None and importance.is_active(t):
         x[is_revealed], choice = resampled(active, denoiser, t, temperature, importance, state.step + 1)
     elif len(rows):
         log_probs = denoiser(active.xt, t.to(x.device).expand(len(rows)), where=active.is_revealed)  # (N, V)

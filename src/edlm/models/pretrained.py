@@ -1,5 +1,6 @@
 """Models on disk: safetensors and config.json in the Hugging Face layout, tokenizer beside them, never a pickle."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -93,6 +94,15 @@ def _in_run(path: Path) -> Path:
     checkpoints = sorted(path.glob("checkpoint-*"), key=lambda p: int(p.name.rpartition("-")[2]))
     candidates = [path / "model", *reversed(checkpoints)]
     return next((folder for folder in candidates if (folder / CONFIG).exists()), path)
+
+
+def fingerprint(folder: Path) -> str:
+    """A hash of a model's configuration and weights: two folders with the same one are the same model."""
+    digest = hashlib.sha256((folder / CONFIG).read_bytes())
+    with (folder / WEIGHTS).open("rb") as file:
+        while chunk := file.read(1 << 24):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def read_config(folder: Path) -> dict[str, Any]:

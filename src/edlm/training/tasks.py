@@ -16,6 +16,7 @@ from edlm.data.blocks import Blocks
 from edlm.energy import Energy
 from edlm.evaluation import make_score, score_blocks, summarise
 from edlm.importance import propose
+from edlm.likelihood_config import LikelihoodConfig
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.denoiser import Denoiser
 from edlm.models.energy_network import EnergyNetwork
@@ -73,17 +74,18 @@ class LanguageModelTask:
             return (cross_entropy(self.model(batch["x0"])) / length).float()
         log_probs = self.model(batch["xt"], batch["t"])
         log_likelihood = masked_log_likelihood(log_probs, batch["x0"], batch["xt"], self.model.mask_id)
-        return nelbo_at_time(log_likelihood, batch["t"], self.model.schedule) / length
+        return (nelbo_at_time(log_likelihood, batch["t"], self.model.schedule) / length).float()
 
     def validate(self, index: Sequence[int], batch_size: int, device: torch.device) -> np.ndarray:
         assert self.validation is not None
-        score = make_score(self.model, steps=None, seed=self.seed)
+        score = make_score(self.model, LikelihoodConfig(seed=self.seed))
         return score_blocks(score, self.validation, index, batch_size=batch_size, device=device, progress=False)
 
     def summarise(self, values: np.ndarray) -> dict[str, float]:
         assert self.validation is not None
-        length = self.validation.length
-        result = summarise(values, self.model, length=length, unit=self.unit, steps=None, seed=self.seed)
+        config = LikelihoodConfig(seed=self.seed)
+        score = make_score(self.model, config)
+        result = summarise(values, score, config, length=self.validation.length, unit=self.unit)
         return {"bits": result.bits, "standard_error": result.standard_error}
 
 
@@ -116,7 +118,7 @@ class EnergyTask:
         with torch.no_grad():
             log_probs = self.denoiser(xt, t)
             drawn, log_drawn = propose(log_probs, xt, self.denoiser.mask_id, batch["uniform"])
-            log_true = masked_log_likelihood(log_probs.double(), x0, xt, self.denoiser.mask_id)
+            log_true = masked_log_likelihood(log_probs, x0, xt, self.denoiser.mask_id)
         every = torch.cat([x0.unsqueeze(1), drawn], dim=1)  # (B, K, L)
         return self.energy(every, xt, t, torch.cat([log_true.unsqueeze(1), log_drawn], dim=1))
 

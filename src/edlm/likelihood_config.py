@@ -1,0 +1,51 @@
+"""Which likelihood is measured, and with how much effort: settings only, so that help does not load torch."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from edlm.errors import UserError
+
+DEFAULT_STEPS = 64
+
+
+@dataclass(frozen=True)
+class LikelihoodConfig:
+    """Which likelihood is measured, and with how much effort."""
+
+    protocol: Literal["certified", "paper"] = "certified"
+    """certified: an upper bound on the likelihood of the sampler that is named. paper: the paper's formula, for comparison with its tables; with an energy it is not a bound."""  # noqa: E501
+    steps: int | None = None
+    """T: steps of the sampler; 0 means the limit of many steps. By default 64 for a sampler with an energy, else 0."""
+    candidates: Annotated[int | None, Parameter(parse=False)] = 2  # the command line has words for it
+    """k: candidates of a step, of which the energy chooses one; None means the ideal sampler, k to infinity."""
+    window: float = 1.0
+    """w: the energy is used while t >= 1 - w."""
+    inner: int = 8
+    """R: draws averaged inside the logarithm of a step. More cost more and tighten a certified bound."""
+    partition_samples: int = 16
+    """n: draws behind each estimate of log Z, where one is needed: the paper's formula and the ideal sampler."""
+    trajectories: int = 0
+    """J: whole trajectories averaged inside the logarithm, a tighter bound for few steps; 0 looks at one step each."""
+    seed: int = 0
+    """Seeds masks and candidates. Not used by an autoregressive model."""
+
+    def __post_init__(self) -> None:
+        least = {"steps": 0, "candidates": 1, "inner": 1, "partition_samples": 1, "trajectories": 0, "seed": 0}
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if value is not None and value < smallest:
+                raise UserError(f"{name.replace('_', '-')} must be at least {smallest}, got {value}")
+        if not 0 <= self.window <= 1:
+            raise UserError(f"window must be between 0 and 1, got {self.window}")
+        if self.trajectories and not self.steps:
+            raise UserError(f"trajectories {self.trajectories} need a number of steps; name one, such as steps 4")
+        if self.trajectories and self.protocol == "paper":
+            raise UserError("the paper's formula knows no trajectories; leave them out, or choose protocol certified")
+
+    def num_steps(self, *, with_energy: bool) -> int | None:
+        """T, or None for the limit of many steps."""
+        if self.steps is None:
+            return DEFAULT_STEPS if with_energy and self.protocol == "certified" else None
+        return self.steps or None
