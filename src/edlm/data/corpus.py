@@ -106,12 +106,14 @@ def prepare(config: DataConfig, *, progress: bool | None = None) -> Corpus:
     """
     cache = cache_folder(config.cache)
     source = open_source(config.source, config, cache)
+    _require_no_training(config, source)
     held_out = {name: getattr(config, name) or source.own_split for name in ("validation", "test")}
     amounts = {name: parse_amount(spec) for name, spec in held_out.items()}
     tokenizer = _tokenizer(config, source, amounts, cache, progress)
     packed = _packed(source, tokenizer, config, cache, config.max_documents, progress)
     _require_room_for_own_split(config, source, packed)
-    ranges = cut_splits(packed.document_ends(), unit=tokenizer.unit, **amounts)
+    whole = {source.only_split: (0, packed.meta["num_tokens"])}
+    ranges = whole if source.only_split else cut_splits(packed.document_ends(), unit=tokenizer.unit, **amounts)
     parts = {name: (packed, *part) for name, part in ranges.items()}
     for name, spec in held_out.items():
         if spec and amounts[name] is None:
@@ -206,6 +208,22 @@ def _training_texts(
             bar.update(piece.done - bar.n)
             documents_left -= piece.is_last
             characters_left -= len(piece.text)
+
+
+def _require_no_training(config: DataConfig, source: Source) -> None:
+    """A source that is one split as a whole has no text to hold out from, or to learn a vocabulary on."""
+    if not source.only_split:
+        return
+    if config.validation or config.test:
+        raise UserError(
+            f"all of {config.source} is the {source.only_split} split; leave validation and test empty, "
+            f"or make it the {source.only_split} text of another source"
+        )
+    if config.tokenizer.startswith("bpe:"):
+        raise UserError(
+            f"{config.source} is a {source.only_split} set and no text to learn a vocabulary from; "
+            "name the tokenizer of the model instead of bpe:SIZE"
+        )
 
 
 def _require_room_for_own_split(config: DataConfig, source: Source, packed: Packed) -> None:

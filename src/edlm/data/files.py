@@ -9,7 +9,7 @@ import json
 import lzma
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,20 +50,56 @@ def data_files(folder: Path) -> list[Path]:
     return sorted(visible, key=lambda path: path.relative_to(folder).as_posix())
 
 
+def file_state(path: Path) -> dict[str, Any]:
+    """What stands for a file's content in the cache: it is taken to be unchanged while its size and time are."""
+    state = path.stat()
+    return {"path": str(path.resolve()), "size": state.st_size, "mtime_ns": state.st_mtime_ns}
+
+
 def read_pieces(path: Path, options: FileFormat) -> Iterator[Piece]:
     """The documents of one file; `done` counts bytes of the file as it is stored."""
-    kind = kind_of(path)
-    with _explaining_damage(path), path.open("rb") as raw:
+    kind = ".jsonl" if kind_of(path) == ".json" else kind_of(path)
+    if kind not in RECORDS:
+        with _opened(path) as (raw, stream):
+            yield from _read_text(path, raw, stream, options.document_separator)
+        return
+    for row in read_rows(path, kind, columns=[options.text_field]):
+        text = _field(row.values, options.text_field, row.where)
+        yield from whole_document(text, row.where, row.done)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a file: a record of named fields, or whatever else a line of JSON holds."""
+
+    values: Any
+    where: str
+    done: int
+
+
+def read_rows(
+    path: Path, kind: str, *, columns: Sequence[str] | None = None, header: Sequence[str] | None = None
+) -> Iterator[Row]:
+    """The rows of a file read as `kind`: .jsonl, .csv, .parquet, or else lines of text, each the field "line".
+
+    Only Parquet can leave columns unread: it reads `columns`. A csv file without its own first row takes `header`.
+    """
+    with _opened(path) as (raw, stream):
         if kind == ".parquet":
-            yield from _read_parquet(path, raw, options.text_field)
-            return
-        with _decompressed(path, raw) as stream:
-            if kind in (".jsonl", ".ndjson", ".json"):
-                yield from _read_jsonl(path, raw, stream, options.text_field)
-            elif kind == ".csv":
-                yield from _read_csv(path, raw, stream, options.text_field)
-            else:
-                yield from _read_text(path, raw, stream, options.document_separator)
+            yield from _parquet_rows(path, raw, columns)
+        elif kind in (".jsonl", ".ndjson"):
+            yield from _jsonl_rows(path, raw, stream)
+        elif kind == ".csv":
+            yield from _csv_rows(path, raw, stream, header)
+        else:
+            yield from _line_rows(path, raw, stream)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """The file as it is stored, whose position tells how far it has been read, and its content."""
+    with _explaining_damage(path), path.open("rb") as raw, _decompressed(path, raw) as stream:
+        yield raw, stream
 
 
 @contextmanager
@@ -121,7 +157,18 @@ def _decoded(path: Path, stream: IO[bytes]) -> Iterator[str]:
             return
 
 
-def _read_jsonl(path: Path, raw: IO[bytes], stream: IO[bytes], field: str) -> Iterator[Piece]:
+def _line_rows(path: Path, raw: IO[bytes], stream: IO[bytes]) -> Iterator[Row]:
+    """Lines end at a line feed and nothing else; blank ones count."""
+    number, rest = 0, ""
+    for text in _decoded(path, stream):
+        *lines, rest = (rest + text).split("\n")
+        for number, line in enumerate(lines, start=number + 1):  # noqa: B020
+            yield Row({"line": line.removesuffix("\r")}, f"{path}, line {number}", raw.tell())
+    if rest:
+        yield Row({"line": rest}, f"{path}, line {number + 1}", raw.tell())
+
+
+def _jsonl_rows(path: Path, raw: IO[bytes], stream: IO[bytes]) -> Iterator[Row]:
     for number, line in enumerate(stream, start=1):
         where = f"{path}, line {number}"
         try:
@@ -129,12 +176,12 @@ def _read_jsonl(path: Path, raw: IO[bytes], stream: IO[bytes], field: str) -> It
         except (ValueError, RecursionError) as error:  # also what is not UTF-8
             raise UserError(f"{where} is not JSON ({error}); write one JSON object per line") from error
         if record is not None:
-            yield from whole_document(_field(record, field, where), where, raw.tell())
+            yield Row(record, where, raw.tell())
 
 
-def _read_csv(path: Path, raw: IO[bytes], stream: IO[bytes], field: str) -> Iterator[Piece]:
+def _csv_rows(path: Path, raw: IO[bytes], stream: IO[bytes], header: Sequence[str] | None) -> Iterator[Row]:
     csv.field_size_limit(1 << 30)  # the default refuses documents above 128 KB
-    rows = csv.DictReader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""))
+    rows = csv.DictReader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), fieldnames=header)
     while True:
         where = f"{path}, line {rows.line_num + 1}"
         try:
@@ -143,21 +190,24 @@ def _read_csv(path: Path, raw: IO[bytes], stream: IO[bytes], field: str) -> Iter
             raise UserError(f"{where} cannot be read as UTF-8 CSV ({error}); mend or convert the file") from error
         if row is None:
             return
-        yield from whole_document(_field(row, field, where), where, raw.tell())
+        yield Row(row, where, raw.tell())
 
 
-def _read_parquet(path: Path, raw: IO[bytes], field: str) -> Iterator[Piece]:
-    import pyarrow
-    import pyarrow.parquet as parquet
-
+def _parquet_rows(path: Path, raw: IO[bytes], columns: Sequence[str] | None) -> Iterator[Row]:
+    try:
+        import pyarrow
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise UserError(f"{path} is a Parquet file, which needs pyarrow; run: pip install pyarrow") from error
     try:
         table = parquet.ParquetFile(raw)
-        require_field(table.schema_arrow.names, field, str(path))
+        for column in columns or ():
+            require_field(table.schema_arrow.names, column, str(path))
         size, num_rows, row = path.stat().st_size, max(table.metadata.num_rows, 1), 0
-        for batch in table.iter_batches(batch_size=256, columns=[field]):
-            for text in batch.column(0).to_pylist():
+        for batch in table.iter_batches(batch_size=256, columns=columns):
+            for record in batch.to_pylist():
                 where, row = f"{path}, row {row}", row + 1
-                yield from whole_document(require_text(text, field, where), where, size * row // num_rows)
+                yield Row(record, where, size * row // num_rows)
     except pyarrow.ArrowException as error:
         raise UserError(f"{path} is no readable Parquet file ({str(error).strip()}); fetch it again") from error
 

@@ -1,4 +1,4 @@
-"""What a `source` setting names: text8, the offline corpus, files and folders, the hub, standard input."""
+"""What a `source` setting names: text8, the offline corpus, zero-shot sets, files, the hub, standard input."""
 
 import difflib
 import fcntl
@@ -13,15 +13,26 @@ from typing import Any
 from edlm.data.cache import explaining_full_disk
 from edlm.data.config import GRAMMAR, DataConfig
 from edlm.data.documents import Piece
-from edlm.data.files import FileFormat, data_files, read_pieces
-from edlm.data.source import Source
+from edlm.data.files import FileFormat, data_files, file_state, read_pieces
+from edlm.data.source import Source, detokenised
 from edlm.errors import UserError
 
-CHOICES = "text8, text8:PATH, sotu, a file, a folder, hub:NAME[:CONFIG][@SPLIT] or - for standard input"
+CHOICES = (
+    "text8, text8:PATH, sotu, a file, a folder, hub:NAME[:CONFIG][@SPLIT], zeroshot:NAME[:PATH] or - for standard input"
+)
 
 
 def open_source(spec: str, config: DataConfig, cache: Path) -> Source:
-    """The source that `spec` names; nothing is read yet, except standard input."""
+    """The source that `spec` names, detokenised; nothing is read yet, except standard input."""
+    if spec.startswith("zeroshot:"):
+        from edlm.data.zeroshot import zeroshot_source
+
+        return zeroshot_source(spec)  # each of these sets has its own detokeniser
+    source = _open(spec, config, cache)
+    return detokenised(source, config.detokenise) if config.detokenise else source
+
+
+def _open(spec: str, config: DataConfig, cache: Path) -> Source:
     if spec == "-":
         return _files("standard input", [_spool_standard_input(cache)], config)
     if spec == "sotu":
@@ -51,7 +62,7 @@ def _existing(spec: str) -> Path:
 
 def _files(description: str, paths: list[Path], config: DataConfig, **more: Any) -> Source:
     options = FileFormat(config.text_field, config.document_separator)
-    states = [_state(path) for path in paths]
+    states = [file_state(path) for path in paths]
     return Source(
         description,
         identity={"files": states, "text_field": options.text_field, "separator": options.document_separator},
@@ -59,12 +70,6 @@ def _files(description: str, paths: list[Path], config: DataConfig, **more: Any)
         total=sum(state["size"] for state in states),
         **more,
     )
-
-
-def _state(path: Path) -> dict[str, Any]:
-    """A file is taken to be unchanged while its size and time of change are."""
-    state = path.stat()
-    return {"path": str(path.resolve()), "size": state.st_size, "mtime_ns": state.st_mtime_ns}
 
 
 def _read_all(paths: list[Path], options: FileFormat) -> Iterator[Piece]:
