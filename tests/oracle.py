@@ -233,7 +233,11 @@ def marginal(law, x0, S):
 
 def nelbo_of_steps(x0, step_law, alphas, V):
     """Sum over the steps of E[-log p(x0^S | xt)], for step laws that give the joint of all masked tokens."""
-    return sum(p * -math.log(marginal(step_law(n, xt), x0, S)) for n, _, xt, S, p in every_step(x0, alphas, V))
+    chances = {}
+    for n, _, xt, S, p in every_step(x0, alphas, V):
+        law = step_law(n, xt)
+        chances.setdefault((id(law), S), [law, 0])[1] += p
+    return sum(p * -math.log(marginal(law, x0, S)) for (_, S), (law, p) in chances.items())
 
 
 def paper_value(x0, step_law, alphas, V):

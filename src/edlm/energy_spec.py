@@ -1,5 +1,6 @@
 """An energy from its name on the command line: ar:DIR, coar:DIR, nce:DIR, or a weighted sum of them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, Energy, LearnedEnergy, WeightedSum
@@ -9,6 +10,7 @@ from edlm.models.denoiser import Denoiser
 from edlm.models.energy_network import EnergyNetwork
 from edlm.models.pretrained import find_folder
 
+LABELS = {"ar": "AR", "coar": "coAR", "nce": "NCE"}
 GRAMMAR = "ar:DIR, coar:DIR or nce:DIR, or a sum such as 'ar:DIR + 0.5*nce:DIR'"
 
 
@@ -23,6 +25,21 @@ def energy_folders(spec: str) -> list[Path]:
     return [find_folder(_parse_term(term)[2]) for term in spec.split(" + ")]
 
 
+def energy_label(spec: str) -> str:
+    """A method's name in the paper's words: EDLM-AR for ar:DIR, EDLM-AR+0.5*NCE for a sum."""
+    parts = []
+    for term in spec.split(" + "):
+        factor, kind, _ = _parse_term(term)
+        parts.append(("" if factor == 1 else f"{factor:g}*") + LABELS[kind])
+    return f"EDLM-{'+'.join(parts)}"
+
+
+def distinct_labels(specs: Sequence[str]) -> list[str]:
+    """A label for each energy; those that would share one are told apart by what they were named."""
+    labels = [energy_label(spec) for spec in specs]
+    return [f"{a} ({spec})" if labels.count(a) > 1 else a for a, spec in zip(labels, specs, strict=True)]
+
+
 def _parse_term(term: str) -> tuple[float, str, str]:
     """Weight, kind and name of '0.5*nce:DIR'."""
     weight, star, rest = term.strip().rpartition("*")
@@ -31,7 +48,7 @@ def _parse_term(term: str) -> tuple[float, str, str]:
         factor = float(weight) if star else 1.0
     except ValueError:
         raise UserError(f"energy {term!r}: the weight before * must be a number; write {GRAMMAR}") from None
-    if kind not in ("ar", "coar", "nce") or not name:
+    if kind not in LABELS or not name:
         raise UserError(f"unknown energy {term!r}; write {GRAMMAR}")
     return factor, kind, name
 

@@ -1,18 +1,16 @@
 """A grid of certified likelihoods: which points it has, and its table and plot."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from edlm.durable import write_whole
+from edlm.energy_spec import distinct_labels
 from edlm.evaluation import Likelihood
 from edlm.likelihood_config import LikelihoodConfig
-from edlm.plots import Line, Point, draw_lines, figure, name_lines, save
+from edlm.plots import DARK, Line, Point, draw_lines, figure, name_lines, save
+from edlm.reports import Report, markdown_table, write_report
 from edlm.sweep_config import IDEAL, SweepConfig
-
-TITLES = {"ar": "EDLM-AR", "coar": "EDLM-coAR", "nce": "EDLM-NCE"}
 
 
 @dataclass(frozen=True)
@@ -30,79 +28,50 @@ def series_of(grid: SweepConfig, energies: Sequence[str]) -> Iterator[tuple[str,
     """
     steps = [replace(grid.settings, steps=T) for T in grid.steps]
     yield "MDLM", None, steps
-    for spec in energies:
+    for spec, label in zip(energies, distinct_labels(energies), strict=True):
         for k in grid.candidates:
             if k != 1:
-                yield f"{title(spec)}, k = {k or IDEAL}", spec, [replace(config, candidates=k) for config in steps]
+                yield f"{label}, k = {k or IDEAL}", spec, [replace(config, candidates=k) for config in steps]
 
 
-def title(spec: str) -> str:
-    """A method's name in the paper's words; a weighted sum keeps its own."""
-    kind, _, rest = spec.partition(":")
-    return TITLES[kind] if kind in TITLES and " + " not in rest else spec
-
-
-@dataclass(frozen=True)
-class Report:
-    """A finished sweep and where it was written."""
-
-    table: str
-    results: dict[str, Any]
-    files: list[Path]
-
-    def as_text(self) -> str:
-        return "\n".join([self.table, "", *(f"written: {path}" for path in self.files)])
-
-    def as_dict(self) -> dict[str, Any]:
-        return self.results | {"files": [str(path) for path in self.files]}
-
-
-def write_report(folder: Path, lines: Sequence[Series], reference: Likelihood | None) -> Report:
-    """results.json, results.md and a plot of bits against steps in `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / name for name in ("results.md", "results.json", "bits-against-steps.png")]
+def report_sweep(folder: Path, lines: Sequence[Series], reference: Likelihood | None) -> Report:
+    """The table, the numbers and a plot of bits against steps in `folder`."""
     results = {
         "series": [{"name": line.name, "points": [asdict(point) for point in line.points]} for line in lines],
         "reference": None if reference is None else asdict(reference),
     }
-    table = render_table(lines, reference)
-    write_whole(files[0], table.encode())
-    write_whole(files[1], (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
-    plot(lines, reference, files[2])
-    return Report(table, results, files)
+    text = f"{table(lines)}\n{remarks(lines, reference)}\n"
+    plots = {"bits-against-steps.png": partial(plot, lines, reference)}
+    return write_report(folder, text, results, plots)
 
 
-def render_table(lines: Sequence[Series], reference: Likelihood | None) -> str:
-    """Bits with standard errors, one row per number of steps; below it what all of them share."""
-    first = lines[0].points[0]
+def table(lines: Sequence[Series]) -> str:
+    """Bits with standard errors, one row per number of steps."""
     rows = [["steps", *(line.name for line in lines)]]
     for n, point in enumerate(lines[0].points):
         rows.append([str(point.steps), *(plus_minus(line.points[n]) for line in lines)])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    text = [_row(row, widths) for row in rows]
-    text.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    about = (
+    return markdown_table(rows)
+
+
+def remarks(lines: Sequence[Series], reference: Likelihood | None) -> str:
+    """What all points share."""
+    first = lines[0].points[0]
+    text = (
         f"Upper bounds in bits per {first.unit}, ± standard error over {first.num_blocks} blocks of "
-        f"{first.block_length} ({first.num_tokens} {first.unit}s); protocol {first.protocol}, seed {first.seed}"
+        f"{first.block_length} ({first.num_tokens:,} {first.unit}s); protocol {first.protocol}, seed {first.seed}"
     )
-    most = [point for line in lines[1:] for point in line.points]
-    if most:
-        about += f", w = {most[0].window:g}, R = {most[0].inner}"
-    if any(point.partition_samples for point in most):
-        about += f", n = {max(point.partition_samples or 0 for point in most)}"
+    corrected = [point for line in lines[1:] for point in line.points]
+    if corrected:
+        text += f", w = {corrected[0].window:g}, R = {corrected[0].inner}"
+    if samples := max((point.partition_samples or 0 for point in corrected), default=0):
+        text += f", n = {samples}"
     if first.trajectories:
-        about += f", J = {first.trajectories}"
-    if reference is not None:
-        about += f". Autoregressive model: {plus_minus(reference)}, exact"
-    return "\n".join([*text, "", about + "."]) + "\n"
+        text += f", J = {first.trajectories}"
+    return text + (f". Autoregressive model: {plus_minus(reference)}, exact." if reference else ".")
 
 
 def plus_minus(result: Likelihood) -> str:
     return f"{result.bits:.4f} ± {result.standard_error:.4f}"
-
-
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "| " + " | ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
 
 
 def plot(lines: Sequence[Series], reference: Likelihood | None, path: Path) -> None:
@@ -113,12 +82,12 @@ def plot(lines: Sequence[Series], reference: Likelihood | None, path: Path) -> N
     with figure(height=4.6) as (made, [ax]):
         draw_lines(ax, drawn)
         ax.set_xscale("log", base=2)
-        ax.set_xticks([point.x for point in drawn[0].points], [f"{point.x:g}" for point in drawn[0].points])
+        steps = [point.x for point in drawn[0].points]
+        ax.set_xticks(steps, [f"{step:g}" for step in steps])
         if reference is not None:
-            ax.axhline(reference.bits, color="#333333", linewidth=1, linestyle=(0, (4, 3)))
+            ax.axhline(reference.bits, color=DARK, linewidth=1, linestyle=(0, (4, 3)))
             ax.text(0.01, reference.bits, "autoregressive, exact", transform=ax.get_yaxis_transform(), va="bottom")
-        unit = lines[0].points[0].unit
-        ax.set(xlabel="denoising steps T", ylabel=f"bits per {unit}, certified upper bound")
+        ax.set(xlabel="denoising steps T", ylabel=f"bits per {lines[0].points[0].unit}, certified upper bound")
         ax.set_title("Likelihood of the sampler that is run")
         name_lines(ax, drawn)
         save(made, path)

@@ -38,6 +38,14 @@ def parse_candidates(text: str) -> list[int | None]:
     return parsed + [None] * (IDEAL in words)
 
 
+def one_number_of_candidates(text: str) -> int | None:
+    """The one number that a single measurement needs."""
+    k, *more = parse_candidates(text)
+    if more:
+        raise UserError(f"several numbers of candidates need --sweep steps=..., got --candidates {text}")
+    return k
+
+
 def parse_counts(text: str, where: str) -> list[int]:
     """'1,2,4,...,256' as whole numbers of at least 1; the dots go on as the two numbers before them began."""
     numbers: list[int] = []

@@ -1,6 +1,10 @@
-"""edlm bench train"""
+"""edlm bench train, edlm bench likelihood"""
+
+import sys
 
 from cyclopts import App
+
+from edlm.sweep_config import parse_counts
 
 app = App(help="Measure speed.")
 
@@ -29,10 +33,62 @@ def train(
     json
         Print JSON.
     """
-    from edlm.benchmarks import bench_training
+    from edlm.benchmarks.training import bench_training
     from edlm.commands.output import print_json, print_table
     from edlm.commands.require import require_extra
 
     require_extra("train", "transformers", "accelerate")
     report = bench_training(kind, preset=preset, batch_size=batch_size, length=length, steps=steps, repeats=repeats)
     print_json(report) if json else print_table(report)
+
+
+@app.command
+def likelihood(
+    *, draws: str = "1,16,256", energy: str = "ar", preset: str = "nano", vocab_size: int = 27, length: int = 256,
+    batch_size: int = 8, steps: int = 16, candidates: int = 2, repeats: int = 3, json: bool = False,
+) -> None:  # fmt: skip
+    """Tokens per second and peak memory of the paper's formula with n draws and of the certified bound with R.
+
+    Parameters
+    ----------
+    draws
+        n of the paper's formula and R of the certified bound, as a list.
+    energy
+        ar, coar or nce; random weights. coar costs nothing in the paper's formula, which then needs no draw.
+    preset
+        Size of the networks.
+    vocab_size
+        Tokens of the vocabulary.
+    length
+        Tokens per sequence.
+    batch_size
+        Sequences scored at once.
+    steps
+        T of the sampler.
+    candidates
+        k of the sampler.
+    repeats
+        Batches that are timed, after one to warm up.
+    json
+        Print JSON.
+    """
+    from edlm.benchmarks.likelihood import bench_likelihood
+    from edlm.commands.output import print_json
+    from edlm.reports import markdown_table
+
+    rows = []
+    for row in bench_likelihood(
+        parse_counts(draws, "--draws"), energy=energy, preset=preset, vocab_size=vocab_size, length=length,
+        batch_size=batch_size, steps=steps, candidates=candidates, repeats=repeats,
+    ):  # fmt: skip
+        print(f"{row['protocol']}, {row['draws']}: done", file=sys.stderr)
+        rows.append(row)
+    if json:
+        print_json(rows)
+        return
+    lines = [["protocol", "draws", "tokens/s", "range", "peak memory"]]
+    for row in rows:
+        low, high = row["range"]
+        speed, memory = f"{row['tokens_per_second']:.1f}", f"{row['peak_megabytes']:.0f} MB"
+        lines.append([row["protocol"], row["draws"], speed, f"{low:.1f} to {high:.1f}", memory])
+    print(markdown_table(lines), end="")

@@ -1,0 +1,1 @@
+"""Benchmarks that compare like with like, each in a module of its own."""

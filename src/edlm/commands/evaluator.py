@@ -1,0 +1,163 @@
+"""What the commands that measure likelihood share: text in a model's tokens, energies, a journal of what is done."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from edlm.data.config import DataConfig
+from edlm.data.record import trained_on
+from edlm.errors import UserError
+from edlm.likelihood_config import LikelihoodConfig
+
+if TYPE_CHECKING:
+    from edlm.data import Corpus
+    from edlm.distributed import World
+    from edlm.evaluation import Likelihood
+    from edlm.generation import Model
+    from edlm.journal import Journal
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The text that is scored. Tokenizer and block length are the model's."""
+
+    data: Annotated[str, Parameter(allow_leading_hyphen=True)] = ""
+    """Source of the text, as in `edlm data prepare --source`; by default what the model was trained with."""
+    split: str = "test"
+    """Which split of the data is scored."""
+    validation: str | None = None
+    """Validation text of the data, as in `edlm data prepare`."""
+    test: str | None = None
+    """Test text of the data, as in `edlm data prepare`."""
+    text_field: str | None = None
+    """Field that holds the text."""
+    document_separator: str | None = None
+    """Mark between documents inside a text file."""
+    detokenise: str | None = None
+    """Name of the detokeniser the text goes through first, as in `edlm data prepare`."""
+    wrap_eos: bool | None = None
+    """Start and end every block with the end-of-document token; by default as in the model's training."""
+    normalise: bool | None = None
+    """Map text to a-z and space first."""
+    cache: str | None = None
+    """Folder of the tokenised data, and of what an interrupted evaluation has done."""
+    max_blocks: int = 0
+    """Score only so many evenly spaced blocks; 0 means all."""
+    batch_size: int = 0
+    """Blocks scored at once; 0 takes what fits into memory. Does not change the result."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_blocks", "batch_size"):
+            if getattr(self, name) < 0:
+                raise UserError(f"--{name.replace('_', '-')} must not be negative, got {getattr(self, name)}")
+
+
+def data_of(folder: Path, held_out: HeldOut) -> DataConfig:
+    """The data named on the command line; what was left out is as in the model's training, if it is the same source."""
+    trained = trained_on(folder)
+    if trained is None:
+        if not held_out.data:
+            raise UserError(f"{folder} does not say what it was trained on; name the text with --data SOURCE")
+        base = DataConfig(source=held_out.data)
+    elif held_out.data in ("", trained.source):
+        base = trained
+    else:  # other text, but in blocks like those the model knows
+        base = DataConfig(source=held_out.data, wrap_eos=trained.wrap_eos)
+    names = (
+        "validation", "test", "text_field", "document_separator", "detokenise", "wrap_eos", "normalise", "cache"
+    )  # fmt: skip
+    given = {name: getattr(held_out, name) for name in names}
+    return replace(base, **{key: value for key, value in given.items() if value is not None})
+
+
+@dataclass
+class Evaluator:
+    """Measures models one after the other; an interrupted command finds what it had in the journals."""
+
+    world: "World"
+    journals: "list[Journal]" = field(default_factory=list)
+    energies: dict[str, Any] = field(default_factory=dict)
+    fingerprints: dict[Path, str] = field(default_factory=dict)
+
+    def corpus(self, model: "Model", name: str, held_out: HeldOut) -> "Corpus":
+        """The held-out text in the model's tokens."""
+        from edlm.data import prepare
+        from edlm.models.pretrained import find_folder
+
+        folder = find_folder(name)
+        if model.tokenizer is None:
+            remedy = "put the tokenizer the model was trained with beside its weights"
+            raise UserError(f"{folder} has no tokenizer.json; {remedy}")
+        config = replace(data_of(folder, held_out), tokenizer=str(folder), length=model.length)
+        return prepare(config, progress=None if self.world.is_first else False)
+
+    def measure(
+        self, model: "Model", name: str, corpus: "Corpus", held_out: HeldOut, config: LikelihoodConfig, *,
+        energy: str | None = None, label: str = "",
+    ) -> "Likelihood":  # fmt: skip
+        """The likelihood of a model, perhaps with an energy, on a split of the corpus."""
+        from edlm.evaluation import evaluate_likelihood
+
+        journal = self._journal(name, corpus, held_out, config, energy)
+        result = evaluate_likelihood(
+            model, corpus, held_out.split, config, energy=self._energy(energy, model) if energy else None,
+            max_blocks=held_out.max_blocks, batch_size=held_out.batch_size,
+            progress=self.world.is_first and sys.stderr.isatty(), journal=journal, world=self.world, label=label,
+        )  # fmt: skip
+        return replace(result, energy=energy)
+
+    def forget(self) -> None:
+        """All is measured and written: the journals have served."""
+        for journal in self.journals if self.world.is_first else []:
+            journal.remove()
+
+    def _energy(self, spec: str, model: "Model") -> Any:
+        from edlm.energy_spec import load_energy
+        from edlm.generation import require_denoiser
+
+        if spec not in self.energies:
+            self.energies.clear()  # one in memory at a time
+            self.energies[spec] = load_energy(spec, require_denoiser(model))
+        return self.energies[spec]
+
+    def _journal(
+        self, name: str, corpus: "Corpus", held_out: HeldOut, config: LikelihoodConfig, energy: str | None
+    ) -> "Journal":
+        from edlm.data.cache import cache_folder
+        from edlm.energy_spec import energy_folders
+        from edlm.journal import Journal
+        from edlm.models.pretrained import find_folder
+
+        folders = [find_folder(name), *(energy_folders(energy) if energy else [])]
+        key = {
+            "models": [self._fingerprint(folder) for folder in folders],
+            "energy": energy,
+            "text": corpus.describe() | {"split": held_out.split},
+            "blocks": held_out.max_blocks,
+            **asdict(config),
+        }
+        self.journals.append(Journal(cache_folder(corpus.config.cache) / "evaluations", key, self.world.rank))
+        return self.journals[-1]
+
+    def _fingerprint(self, folder: Path) -> str:
+        from edlm.models.pretrained import fingerprint
+
+        if folder not in self.fingerprints:
+            self.fingerprints[folder] = fingerprint(folder)
+        return self.fingerprints[folder]
+
+
+@contextmanager
+def evaluator() -> Iterator[Evaluator]:
+    """An evaluator for the processes that torchrun started, or for this one."""
+    from edlm.distributed import join_world
+
+    with join_world() as world:
+        made = Evaluator(world)
+        yield made
+        made.forget()
