@@ -11,7 +11,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from edlm.causal_lm import smollm2_file
 from edlm.errors import UserError
-from edlm.oracle import AutoregressiveOracle, check_readable, fingerprint, load_oracle, score_samples, split
+from edlm.oracle import AutoregressiveOracle, check_readable, fingerprint, score_samples, split
+from edlm.oracle_spec import load_oracle
 from edlm.tokenization import BPETokenizer, CharacterTokenizer, TextError, train_bpe
 from toys import tiny_autoregressive
 

@@ -20,8 +20,6 @@ from edlm.generation import windows
 from edlm.models.autoregressive import Autoregressive
 from edlm.tokenization import TextError, Tokenizer
 
-GRAMMAR = "ar:DIR, hf:NAME_OR_DIR, gguf:FILE or smollm2"
-
 
 @dataclass(frozen=True)
 class Scores:
@@ -153,20 +151,3 @@ def check_readable(oracle: Oracle, tokenizer: Tokenizer) -> None:
             f"oracle {oracle.name} cannot read {error.character!r}, which the samples may contain; "
             "use an oracle with a byte-level tokenizer, or one trained on the same characters"
         ) from error
-
-
-def load_oracle(spec: str, *, device: torch.device | str = "cpu", batch_size: int = 16) -> Oracle:
-    """The oracle that `spec` names: ar:DIR, hf:NAME_OR_DIR, gguf:FILE or smollm2."""
-    from edlm import causal_lm
-
-    kind, _, name = spec.partition(":")
-    if kind == "ar" and name:
-        model = Autoregressive.from_pretrained(name).to(device)
-        return AutoregressiveOracle(model, spec, batch_size=batch_size)
-    if kind == "hf" and name:
-        return causal_lm.from_folder(name, spec, device=device, batch_size=batch_size)
-    if kind == "gguf" and name:
-        return causal_lm.from_gguf(name, spec, device=device, batch_size=batch_size)
-    if spec == "smollm2":
-        return causal_lm.from_gguf(causal_lm.smollm2_file(), spec, device=device, batch_size=batch_size)
-    raise UserError(f"unknown oracle {spec!r}; write {GRAMMAR}")

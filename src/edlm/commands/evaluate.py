@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from edlm.commands.generation import generation
 from edlm.commands.sample import load, require_one_model
 from edlm.data.config import DataConfig
 from edlm.data.record import trained_on
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from edlm.evaluation import Likelihood
 
 app = App(help="Measure models.")
+app.command(generation)
 
 
 @app.command
