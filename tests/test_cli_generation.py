@@ -21,6 +21,7 @@ from edlm.models.energy_network import energy_from_denoiser
 from edlm.oracle_spec import load_oracle
 from edlm.sample_config import SampleConfig
 from edlm.study import Method, Setting, distinct_labels, file_name, make_grid
+from edlm.tokenization import train_bpe
 from test_cli import ENV, WORDS, assert_refused, edlm, one_thread, succeed  # noqa: F401
 from toys import tiny_autoregressive, tiny_denoiser
 
@@ -125,6 +126,18 @@ def test_an_oracle_that_is_itself_the_energy_is_pointed_out(edlm, home):  # noqa
     assert "is a model of EDLM-AR itself: its perplexity flatters EDLM-AR" in text and "flatters MDLM" not in text
 
 
+def test_texts_can_be_compared_by_an_oracles_hidden_states(study, home, tmp_path):
+    from test_oracle import causal_model
+
+    tokenizer = train_bpe(["the of and"], 257)
+    causal_model("gpt2", tokenizer.vocab_size).save_pretrained(tmp_path / "gpt2")
+    tokenizer.save(tmp_path / "gpt2")
+    name = f"hf:{tmp_path}/gpt2"
+    rows = json.loads(succeed(study("--json", oracle=name, features=name, steps=2, candidates=2, window=1)))["rows"]
+    assert rows[0]["perplexity"][name]["num_tokens"] == 6 * 16 and 0 < rows[0]["divergence"]["area"] <= 1
+    assert rows[0]["divergence"]["features"] == f"last hidden state of {name} at the last token"
+
+
 # --- resuming
 
 
@@ -170,6 +183,11 @@ def test_a_damaged_file_is_refused(study, tmp_path):
     for content in (b"no json\n", b"[1]\n", b"\xff\xfe\n"):
         (tmp_path / "samples-MDLM-T2.jsonl").write_bytes(content)
         assert_refused(study(out=tmp_path), "samples-MDLM-T2.jsonl is damaged", "remove it")
+    store = tmp_path / "samples-MDLM-T4.jsonl"
+    (tmp_path / "samples-MDLM-T2.jsonl").unlink()
+    succeed(study(out=tmp_path))
+    store.write_text(store.read_text() + store.read_text().splitlines()[-1] + "\n")
+    assert_refused(study(out=tmp_path), "does not hold samples 0, 1, 2 and so on")
     (tmp_path / "samples-MDLM-T2.jsonl").write_text("{}\n")
     assert_refused(study(out=tmp_path), "does not begin with its settings")
 
@@ -227,6 +245,7 @@ def test_energies_of_one_kind_are_told_apart():
         ("out", "{home}/text.txt", "--out"),
         ("out", "{home}/text.txt/run", "cannot be written"),
         ("data", "{home}/empty.txt", "empty"),
+        ("features", "smollm2", "--features must be ngrams, got 'smollm2'; or add it as --oracle"),
         ("split", "tset", "no split 'tset'"),
         ("test", "40 tokens", "the test split has 2 blocks; comparing needs at least 4"),
     ],
@@ -237,8 +256,6 @@ def test_bad_requests_are_refused(study, home, name, value, phrase):
 
 
 def test_an_oracle_with_too_few_characters_is_refused_before_sampling(edlm, home, tmp_path):  # noqa: F811
-    from edlm.tokenization import train_bpe
-
     model = tiny_denoiser(vocab_size=258)
     model.tokenizer = train_bpe(["The cat sat " * 50], 258)
     model.save_pretrained(tmp_path / "bpe")

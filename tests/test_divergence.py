@@ -129,6 +129,13 @@ def test_features_can_come_from_a_function_of_the_texts():
     assert compare_texts(ours, ours, embed=embed).area == pytest.approx(1)
 
 
+def test_a_text_is_embedded_once():
+    seen = []
+    embed = divergence.remembering(lambda some: (seen.extend(some), np.array([[len(text)] for text in some]))[1])
+    assert embed(["a", "bb", "a"]).tolist() == [[1], [2], [1]] and embed(["bb", "ccc"]).tolist() == [[2], [3]]
+    assert seen == ["a", "bb", "ccc"]
+
+
 def test_texts_that_are_all_alike_can_be_compared():
     assert compare_texts(["abc"] * 5, ["abc"] * 5).area == pytest.approx(1)
 

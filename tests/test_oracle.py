@@ -123,6 +123,16 @@ def test_a_text_that_just_fits_is_read_whole(folder):
     assert oracle.nll([text]).num_tokens[0] == 64 == oracle.context
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_features_are_the_last_hidden_state_of_the_text_alone(folder, kind):
+    oracle = load_oracle(f"hf:{folder / kind}", batch_size=2)
+    vectors = oracle.embed([*TEXTS, "the cat sat " * 40])
+    with torch.no_grad():
+        inputs = torch.tensor([[oracle.start_id, *oracle.encode(TEXTS[0])]])
+        expected = oracle.model(inputs, output_hidden_states=True).hidden_states[-1][0, -1]
+    assert vectors.shape == (6, 32) and vectors[0] == pytest.approx(expected.numpy(), abs=1e-4)
+
+
 # --- tokens and vocabularies
 
 

@@ -2,7 +2,7 @@
 
 Weights come from safetensors or GGUF only; nothing is unpickled and no code of a model is run.
 
-Legend: B texts, L positions, V vocabulary.
+Legend: B texts, L positions, D width.
 """
 
 import logging
@@ -13,9 +13,11 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from edlm.errors import UserError
 from edlm.extras import require_extra
@@ -78,6 +80,23 @@ class CausalLM:
         rows = [self.encode(text) for text in texts]
         lengths = [len(text) for text in texts]
         return score_rows(rows, lengths, self._nats, context=self.context, batch_size=self.batch_size)
+
+    @torch.no_grad()
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        """The last hidden state at the last token of each text (n, D): features for `divergence.compare_texts`.
+
+        Of a text longer than the context, the end is read: the last token sees no more than that anyway.
+        """
+        device = next(self.model.parameters()).device
+        rows = [[self.start_id, *self.encode(text)[-(self.context - 1) if self.context else None :]] for text in texts]
+        vectors = []
+        for start in range(0, len(rows), self.batch_size):
+            batch = rows[start : start + self.batch_size]
+            inputs = pad_sequence([torch.tensor(row) for row in batch], batch_first=True).to(device)
+            hidden = self.model.base_model(input_ids=inputs, use_cache=False).last_hidden_state  # (B, L, D)
+            last = torch.tensor([len(row) - 1 for row in batch], device=device)
+            vectors.append(hidden[torch.arange(len(batch), device=device), last].double().cpu().numpy())
+        return np.concatenate(vectors)
 
     @torch.no_grad()
     def _nats(self, x0: Tensor) -> Tensor:

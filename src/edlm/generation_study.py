@@ -10,7 +10,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from edlm.divergence import compare_texts
+from edlm.causal_lm import CausalLM
+from edlm.divergence import compare_texts, remembering
 from edlm.generation import require_tokenizer
 from edlm.generation_report import Row, measure
 from edlm.oracle import Oracle, fingerprint
@@ -34,20 +35,26 @@ class Part:
 
 def run(
     grid: Sequence[Setting], oracles: Sequence[Oracle], num: int, folder: Path, *, progress: Progress,
-    held_out: Sequence[dict[str, Any]] = (),
+    held_out: Sequence[dict[str, Any]] = (), features: CausalLM | None = None,
 ) -> list[Row]:  # fmt: skip
     """The rows of all settings, `num` samples each, with everything drawn and scored kept in `folder`.
 
     Every other held-out text is the reference of the divergence; the rest are a row of their own, which shows what a
-    perfect sampler would get.
+    perfect sampler would get. `features` gives the divergence its vectors; without it they are n-grams.
     """
     reference, rest = [text["text"] for text in held_out[0::2]], held_out[1::2]
     parts = draw_all(grid, num, folder, progress)
     if held_out:
         parts.append(held_out_part(rest))
     scores = score_all(parts, oracles, grid[0], folder, progress)
-    compare = partial(compare_texts, theirs=reference, seed=grid[0].config.seed) if held_out else None
-    return [measure(part.samples, row, part.about, compare=compare) for part, row in zip(parts, scores, strict=True)]
+    compare = partial(compare_texts, theirs=reference, seed=grid[0].config.seed)
+    if features is not None:
+        name = f"last hidden state of {features.name} at the last token"
+        compare = partial(compare, embed=remembering(features.embed), features=name)
+    return [
+        measure(part.samples, row, part.about, compare=compare if held_out else None)
+        for part, row in zip(parts, scores, strict=True)
+    ]
 
 
 def draw_all(grid: Sequence[Setting], num: int, folder: Path, progress: Progress) -> list[Part]:

@@ -16,6 +16,7 @@ from torch import nn
 
 from edlm.durable import LineStore
 from edlm.energy import Energy, WeightedSum
+from edlm.errors import UserError
 from edlm.generation import Model, generate
 from edlm.models.autoregressive import Autoregressive
 from edlm.oracle import Oracle, fingerprint, score_samples
@@ -169,7 +170,13 @@ def score_stored(
 def open_stores(folder: Path, grid: Sequence[Setting]) -> list[LineStore]:
     """The sample file of every setting; all are opened first, so that one that does not fit is refused at once."""
     identities = {id(setting.method): setting.method.identity() for setting in grid}
-    return [LineStore(folder / f"samples-{file_name(s)}", s.identity(identities[id(s.method)])) for s in grid]
+    stores = [LineStore(folder / f"samples-{file_name(s)}", s.identity(identities[id(s.method)])) for s in grid]
+    for store in stores:
+        if [row.get("index") for row in store.rows] != list(range(len(store.rows))):
+            raise UserError(
+                f"{store.path} does not hold samples 0, 1, 2 and so on; remove it, or run one study at a time"
+            )
+    return stores
 
 
 def open_scores(folder: Path, oracle: Oracle, name: str, samples: dict[str, Any]) -> LineStore:

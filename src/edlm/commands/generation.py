@@ -20,6 +20,7 @@ from edlm.extras import require_extra
 from edlm.sample_config import SampleConfig
 
 if TYPE_CHECKING:
+    from edlm.causal_lm import CausalLM
     from edlm.generation_report import Row
     from edlm.oracle import Oracle
     from edlm.study import Method
@@ -44,6 +45,7 @@ def generation(
     window: str = "1",
     data: Annotated[str, Parameter(allow_leading_hyphen=True)] = "",
     split: str = "test",
+    features: str = "ngrams",
     test: str | None = None,
     validation: str | None = None,
     text_field: str | None = None,
@@ -85,6 +87,8 @@ def generation(
         Source of held-out text to compare with, as in `edlm data prepare --source`.
     split
         Which split of the data is compared with.
+    features
+        What texts are compared by: ngrams (of characters), or one of the oracles hf:, gguf: and smollm2.
     test
         Test text of the data, as in `edlm data prepare`.
     validation
@@ -130,13 +134,14 @@ def generation(
     }  # fmt: skip
     texts, about_data = held_out(denoiser, methods[0], data, split, options, num, length) if data else ([], None)
     oracles = load_oracles(oracle, methods[0], batch_size)
+    embedder = choose_features(features, oracles)
     from edlm.generation import require_tokenizer
     from edlm.generation_study import circular, run
     from edlm.study import make_grid
 
     grid = make_grid(methods, *axes, base)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder:
-        rows = run(grid, oracles, num, Path(folder), held_out=texts, progress=progress)
+        rows = run(grid, oracles, num, Path(folder), held_out=texts, features=embedder, progress=progress)
     protocol: dict[str, Any] = {
         "denoiser": denoiser,
         "ar": ar or None,
@@ -207,6 +212,16 @@ def load_oracles(specs: Sequence[str], method: "Method", batch_size: int) -> "li
     for oracle in oracles:
         check_readable(oracle, require_tokenizer(method.model))
     return oracles
+
+
+def choose_features(features: str, oracles: "Sequence[Oracle]") -> "CausalLM | None":
+    """The oracle that gives the texts their vectors, or None for n-grams."""
+    from edlm.causal_lm import CausalLM
+
+    able = {oracle.name: oracle for oracle in oracles if isinstance(oracle, CausalLM)}
+    if features != "ngrams" and features not in able:
+        raise UserError(f"--features must be {' or '.join(['ngrams', *able])}, got {features!r}; or add it as --oracle")
+    return able.get(features)
 
 
 def held_out(
