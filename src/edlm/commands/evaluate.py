@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from edlm.commands import zeroshot
 from edlm.commands.evaluator import HeldOut, evaluator
+from edlm.commands.generation import generation
 from edlm.commands.output import print_json, print_table
 from edlm.commands.sample import Device, load, require_one_model
+from edlm.commands.zeroshot import zeroshot
 from edlm.errors import UserError
 from edlm.likelihood_config import LikelihoodConfig
 from edlm.sweep_config import SweepConfig, one_number_of_candidates, parse_sweep
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from edlm.evaluation import Likelihood
 
 app = App(help="Measure models.")
-app.command(zeroshot.zeroshot)
+app.command(zeroshot)
+app.command(generation)
 
 
 @app.command
