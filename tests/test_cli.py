@@ -154,7 +154,7 @@ def test_version_and_help_of_every_command_print(edlm):
 
 
 def test_a_missing_extra_is_named(edlm, monkeypatch):
-    monkeypatch.setattr("edlm.commands.require.find_spec", lambda module: None)
+    monkeypatch.setattr("edlm.extras.find_spec", lambda module: None)
     done = edlm("train", "ar", "--dry-run")
     assert_refused(done, "needs transformers, accelerate", "pip install 'energy-diffusion-lm[train]'")
 

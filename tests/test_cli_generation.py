@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from edlm.durable import LineStore, write_whole
-from edlm.energy_spec import load_energy
+from edlm.energy_spec import distinct_labels, load_energy
 from edlm.errors import UserError
 from edlm.generation import generate
 from edlm.metrics import estimate, token_entropy
 from edlm.models.energy_network import energy_from_denoiser
 from edlm.oracle_spec import load_oracle
 from edlm.sample_config import SampleConfig
-from edlm.study import Method, Setting, distinct_labels, file_name, make_grid
+from edlm.study import Method, Setting, file_name, make_grid
 from edlm.tokenization import train_bpe
 from test_cli import ENV, WORDS, assert_refused, edlm, one_thread, succeed  # noqa: F401
 from toys import tiny_autoregressive, tiny_denoiser

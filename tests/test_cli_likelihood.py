@@ -223,3 +223,24 @@ def test_a_sweep_writes_a_table_a_plot_and_the_numbers_behind_them(likelihood, m
 def test_a_sweep_needs_a_denoiser(edlm, models, data):  # noqa: F811
     words = ["evaluate", "likelihood", "--ar", models / "ar", *data, "--sweep", "steps=1,2"]
     assert_refused(edlm(*words), "--sweep needs a denoiser")
+
+
+# --- cost
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_draws(edlm):  # noqa: F811
+    """256 draws of 8 sequences held at once would need over 500 MB more than 16 draws do."""
+    words = ["--draws", "16,256", "--length", 64, "--repeats", 1, "--json"]
+    rows = result_of(edlm("bench", "likelihood", *words))
+    assert [(row["protocol"], row["draws"]) for row in rows] == [
+        ("paper", "n = 16"), ("paper", "n = 256"), ("certified", "R = 16"), ("certified", "R = 256")
+    ]  # fmt: skip
+    for few, many in (rows[:2], rows[2:]):
+        assert many["peak_megabytes"] < few["peak_megabytes"] + 50
+        assert 4 < few["tokens_per_second"] / many["tokens_per_second"] < 40  # 16 times the draws
+
+
+def test_a_benchmark_that_cannot_run_is_refused(edlm):  # noqa: F811
+    assert_refused(edlm("bench", "likelihood", "--energy", "gpt"), "--energy must be one of ar, coar, nce")
+    assert_refused(edlm("bench", "likelihood", "--draws", "0"), "--draws must be whole numbers")

@@ -304,6 +304,30 @@ def test_one_step_of_the_sampler_that_is_run_on_the_same_example(k, nll, bound):
     assert abs(expected - bound) < 6e-5
 
 
+@pytest.mark.parametrize(
+    ("kind", "steps", "nll", "nelbo", "bound"),
+    [("coar", 1, 1.8834, 1.8834, 1.9232), ("coar", 2, 1.8847, 1.8940, 2.0053), ("coar", 4, 1.8771, 1.8870, 2.0397),
+     ("ar", 4, 1.8605, 1.8697, 2.0269)],
+)  # fmt: skip
+def test_several_steps_of_the_sampler_that_is_run_with_imperfect_models(kind, steps, nll, nelbo, bound):
+    """Two symbols, k = 2: denoiser and causal model are those of distributions near the data's, not of the data."""
+    random = np.random.default_rng(1)
+    log_mass = 1.5 * random.normal(size=8)
+    data, near_causal, near_denoiser = (
+        dict(zip(SEQUENCES, np.exp(v) / np.exp(v).sum(), strict=True))
+        for v in (log_mass, log_mass + 0.3 * random.normal(size=8), log_mass + 0.3 * random.normal(size=8))
+    )
+    table, causal = oracle.posterior_denoiser(near_denoiser, V, L), oracle.autoregressive_of(near_causal, V, L)
+    weight = {"ar": oracle.ar_weight, "coar": oracle.carry_over_weight}[kind](causal, table, V)
+    law = functools.cache(lambda n, xt: oracle.candidate_law(xt, table, weight, 2, V))
+    expect = lambda f: sum(p * f(x) for x, p in data.items())  # noqa: E731
+    assert abs(expect(lambda x: -math.log(data[x])) - 1.8498) < 6e-5
+    assert abs(expect(lambda x: oracle.chain_nll(x, law, grid(steps), V)) - nll) < 6e-5
+    assert abs(expect(lambda x: oracle.nelbo_of_steps(x, law, grid(steps), V)) - nelbo) < 6e-5
+    expected = expect(lambda x: oracle.expected_finite_bound(x, table, weight, grid(steps), [2] * steps, V))
+    assert abs(expected - bound) < 6e-5
+
+
 # --- independence from how the work is cut up
 
 

@@ -63,7 +63,20 @@ def test_every_command_of_the_documentation_is_understood(words, monkeypatch):
 
 def test_the_documentation_shows_all_commands():
     shown = [" ".join(words) for page in PAGES for words in commands(page)]
-    for name in ("train denoiser", "train ar", "sample", "evaluate likelihood", "data prepare", "info", "bench train"):
+    for name in (
+        "train denoiser",
+        "train ar",
+        "sample",
+        "evaluate likelihood",
+        "data prepare",
+        "info",
+        "bench train",
+        "bench likelihood",
+        "evaluate generation",
+        "evaluate zeroshot",
+        "train energy",
+        "infill",
+    ):
         assert any(command.startswith(name) for command in shown), name
 
 

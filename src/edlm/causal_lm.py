@@ -21,8 +21,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from edlm.errors import UserError
 from edlm.extras import require_extra
-from edlm.models.pretrained import find_folder, read_config
-from edlm.oracle import Scores, fingerprint, score_rows
+from edlm.models.pretrained import find_folder, fingerprint, read_config
+from edlm.oracle import Scores, score_rows
 from edlm.tokenization import TextError
 
 DOCUMENT_MARK = "<|endoftext|>"

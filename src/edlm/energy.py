@@ -9,16 +9,17 @@ each candidate, and returns a number each; low is good. The proposal term is han
 are never negated here: the minus sign is written once, in `importance.log_weights`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from edlm.errors import UserError
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.energy_network import EnergyNetwork
+from edlm.models.pretrained import fingerprint
 
 
 class Energy(Protocol):
@@ -111,3 +112,18 @@ class WeightedSum:
 
     def __call__(self, x0: Tensor, xt: Tensor, t: Tensor, log_proposal: Tensor) -> Tensor:
         return torch.stack([weight * energy(x0, xt, t, log_proposal) for weight, energy in self.terms]).sum(0)
+
+
+def networks_of(energy: Energy) -> Iterator[tuple[float, str, nn.Module]]:
+    """The networks of an energy, each with its weight and the kind of energy it makes."""
+    if isinstance(energy, WeightedSum):
+        for weight, part in energy.terms:
+            yield from ((weight * inner, kind, model) for inner, kind, model in networks_of(part))
+    elif (model := getattr(energy, "model", None)) is not None:
+        yield 1.0, type(energy).__name__, model
+
+
+def identity_of(model: nn.Module, energy: Energy | None) -> dict[str, Any]:
+    """What numbers made with a model and an energy depend on: hashes of all weights, whatever folders they are in."""
+    parts = None if energy is None else [[w, kind, fingerprint(part)] for w, kind, part in networks_of(energy)]
+    return {"model": fingerprint(model), "energy": parts}

@@ -1,14 +1,12 @@
 """An energy from its name on the command line: ar:DIR, coar:DIR, nce:DIR, or a weighted sum of them."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, Energy, LearnedEnergy, WeightedSum
 from edlm.errors import UserError
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.denoiser import Denoiser
 from edlm.models.energy_network import EnergyNetwork
-from edlm.models.pretrained import find_folder
 
 LABELS = {"ar": "AR", "coar": "coAR", "nce": "NCE"}
 GRAMMAR = "ar:DIR, coar:DIR or nce:DIR, or a sum such as 'ar:DIR + 0.5*nce:DIR'"
@@ -18,11 +16,6 @@ def load_energy(spec: str, denoiser: Denoiser) -> Energy:
     """The energy that `spec` names, on the denoiser's device, refused if it was trained on other tokens."""
     terms = [_load_term(term, denoiser) for term in spec.split(" + ")]
     return terms[0][1] if len(terms) == 1 and terms[0][0] == 1 else WeightedSum(terms)
-
-
-def energy_folders(spec: str) -> list[Path]:
-    """The folders of the models that `spec` is made of."""
-    return [find_folder(_parse_term(term)[2]) for term in spec.split(" + ")]
 
 
 def energy_label(spec: str) -> str:

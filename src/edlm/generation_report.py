@@ -21,6 +21,7 @@ from edlm.metrics import (
     perplexity,
     token_entropy,
 )
+from edlm.reports import markdown_table
 
 NGRAMS = (1, 2, 3, 4)
 
@@ -96,10 +97,7 @@ def table(rows: Sequence[Row]) -> str:
     header += ["MAUVE-style", "frontier int."] if has_divergence else []
     header += ["denoiser passes", "energy passes", "s/sample"]
     body = [cells(row, oracles, has_divergence) for row in rows]
-    widths = [max(len(line[i]) for line in [header, *body]) for i in range(len(header))]
-    rule = ["-" * width for width in widths]
-    lines = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in (header, rule, *body)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return markdown_table([header, *body])
 
 
 def cells(row: Row, oracles: Sequence[str], has_divergence: bool) -> list[str]:

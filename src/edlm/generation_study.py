@@ -12,10 +12,12 @@ from tqdm import tqdm
 
 from edlm.causal_lm import CausalLM
 from edlm.divergence import compare_texts, remembering
+from edlm.energy import networks_of
 from edlm.generation import require_tokenizer
 from edlm.generation_report import Row, measure
-from edlm.oracle import Oracle, fingerprint
-from edlm.study import Method, Setting, draw_samples, file_name, open_scores, open_stores, score_stored, terms
+from edlm.models.pretrained import fingerprint
+from edlm.oracle import Oracle
+from edlm.study import Method, Setting, draw_samples, file_name, open_scores, open_stores, score_stored
 
 Progress = Callable[[float, str], tqdm]
 """A bar for so much work under this name."""
@@ -116,7 +118,7 @@ def circular(methods: Sequence[Method], oracles: Sequence[Oracle]) -> list[str]:
     """A warning for every sampler that was steered, or drawn, by the very model that judges it."""
     notes = []
     for method in methods:
-        models = [method.model] if method.energy is None else [model for _, _, model in terms(method.energy)]
+        models = [method.model] if method.energy is None else [model for _, _, model in networks_of(method.energy)]
         seen = {fingerprint(model) for model in models}
         notes += [
             f"oracle {oracle.name} is a model of {method.label} itself: its perplexity flatters {method.label}"

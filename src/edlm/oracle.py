@@ -8,7 +8,6 @@ once, and texts of different lengths are padded on the right, where a causal mod
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from edlm.errors import UserError
 from edlm.generation import windows
 from edlm.models.autoregressive import Autoregressive
+from edlm.models.pretrained import fingerprint
 from edlm.tokenization import TextError, Tokenizer
 
 
@@ -115,15 +115,6 @@ def split(rows: Sequence[Sequence[int]], context: int | None) -> Iterator[tuple[
         for start, stop in windows(len(tokens), context or len(tokens), None):
             yield row, tokens[start:stop], done - start
             done = stop
-
-
-def fingerprint(model: nn.Module) -> str:
-    """A hash of all weights: two models with the same one are the same model, wherever they are stored."""
-    digest = sha256(type(model).__name__.encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
 
 
 def score_samples(

@@ -6,24 +6,20 @@ those of a study that never stopped.
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from edlm.durable import LineStore
-from edlm.energy import Energy, WeightedSum
+from edlm.energy import Energy, identity_of
 from edlm.errors import UserError
 from edlm.generation import Model, generate
 from edlm.models.autoregressive import Autoregressive
-from edlm.oracle import Oracle, fingerprint, score_samples
+from edlm.oracle import Oracle, score_samples
 from edlm.sample_config import SampleConfig
 from edlm.tokenization import Tokenizer
-
-LABELS = {"ar": "AR", "coar": "coAR", "nce": "NCE"}
 
 
 @dataclass(frozen=True)
@@ -42,8 +38,7 @@ class Method:
 
     def identity(self) -> dict[str, Any]:
         """What the samples depend on: hashes of all weights, so that paths may change and weights may not."""
-        energy = None if self.energy is None else [[w, kind, fingerprint(m)] for w, kind, m in terms(self.energy)]
-        return {"model": fingerprint(self.model), "energy": energy}
+        return identity_of(self.model, self.energy)
 
 
 @dataclass(frozen=True)
@@ -85,31 +80,6 @@ class Setting:
         unused = ["steps"] if self.steps is None else []
         unused += ["candidates", "window", "weight_temperature"] if self.method.energy is None else []
         return (method or self.method.identity()) | {k: v for k, v in settings.items() if k not in unused}
-
-
-def terms(energy: Energy) -> Iterator[tuple[float, str, nn.Module]]:
-    """The networks of an energy, each with its weight and what kind of energy it makes."""
-    if isinstance(energy, WeightedSum):
-        for weight, part in energy.terms:
-            yield from ((weight * inner, kind, model) for inner, kind, model in terms(part))
-    elif (model := getattr(energy, "model", None)) is not None:
-        yield 1.0, type(energy).__name__, model
-
-
-def energy_label(spec: str) -> str:
-    """EDLM-AR for ar:DIR, EDLM-AR+0.5*NCE for a sum."""
-    parts = []
-    for term in spec.split(" + "):
-        weight, star, rest = term.strip().rpartition("*")
-        kind = rest.partition(":")[0]
-        parts.append(weight + star + LABELS.get(kind, kind))
-    return f"EDLM-{'+'.join(parts)}"
-
-
-def distinct_labels(specs: Sequence[str]) -> list[str]:
-    """A label for each energy; those that would share one are told apart by what they were named."""
-    labels = [energy_label(spec) for spec in specs]
-    return [f"{a} ({spec})" if labels.count(a) > 1 else a for a, spec in zip(labels, specs, strict=True)]
 
 
 def make_grid(

@@ -35,7 +35,7 @@ def train(
     """
     from edlm.benchmarks.training import bench_training
     from edlm.commands.output import print_json, print_table
-    from edlm.commands.require import require_extra
+    from edlm.extras import require_extra
 
     require_extra("train", "transformers", "accelerate")
     report = bench_training(kind, preset=preset, batch_size=batch_size, length=length, steps=steps, repeats=repeats)

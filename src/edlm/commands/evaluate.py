@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from edlm.commands.evaluator import HeldOut, evaluator
+from edlm.commands.evaluator import HeldOut, Work, evaluator
 from edlm.commands.generation import generation
 from edlm.commands.output import print_json, print_table
 from edlm.commands.sample import Device, load, require_one_model
@@ -30,6 +30,7 @@ def likelihood(
     ar: str = "",
     energy: Annotated[list[str] | None, Parameter(negative=())] = None,
     held_out: Annotated[HeldOut, Parameter(name="*")] = HeldOut(),
+    work: Annotated[Work, Parameter(name="*")] = Work(),
     candidates: str = "2",
     settings: Annotated[LikelihoodConfig, Parameter(name="*")] = LikelihoodConfig(),
     sweep: str = "",
@@ -67,7 +68,8 @@ def likelihood(
     """
     specs = energy or []
     if sweep:
-        return run_sweep(denoiser, ar, specs, held_out, parse_sweep(sweep, candidates, settings), out, device, json)
+        grid = parse_sweep(sweep, candidates, settings)
+        return run_sweep(denoiser, ar, specs, grid, held_out, work, out=out, device=device, json=json)
     require_one_model(denoiser, ar)
     if len(specs) > 1:
         raise UserError("one energy at a time, or a sum such as 'ar:DIR + nce:DIR'; several need --sweep steps=...")
@@ -75,40 +77,39 @@ def likelihood(
         raise UserError("an energy corrects a denoiser; an autoregressive model needs none")
     config = replace(settings, candidates=one_number_of_candidates(candidates))
     name, spec = denoiser or ar, specs[0] if specs else None
-    with evaluator() as measuring:
+    with evaluator(work) as measuring:
         model = load(denoiser, ar, device)
         corpus = measuring.corpus(model, name, held_out)
-        result = measuring.measure(model, name, corpus, held_out, config, energy=spec)
+        result = measuring.measure(model, corpus, held_out.split, config, energy=spec)
         if measuring.world.is_first:
             show(result, json=json)
     return None
 
 
 def run_sweep(
-    denoiser: str, ar: str, energies: list[str], held_out: HeldOut, grid: SweepConfig, out: Path, device: Device,
-    json: bool,
+    denoiser: str, ar: str, energies: list[str], grid: SweepConfig, held_out: HeldOut, work: Work, *, out: Path,
+    device: Device, json: bool,
 ) -> None:  # fmt: skip
     """The whole grid, in the order of its points; what is done stays done if it is interrupted."""
     if not denoiser:
         raise UserError("--sweep needs a denoiser; name one with --denoiser DIR")
     from edlm.sweep import Series, report_sweep, series_of
 
-    with evaluator() as measuring:
+    with evaluator(work) as measuring:
         model = load(denoiser, "", device)
         corpus = measuring.corpus(model, denoiser, held_out)
+        split = held_out.split
         lines = []
         for name, spec, configs in series_of(grid, energies):
             points = [
-                measuring.measure(
-                    model, denoiser, corpus, held_out, config, energy=spec, label=f"{name}, T = {config.steps}"
-                )
+                measuring.measure(model, corpus, split, config, energy=spec, label=f"{name}, T = {config.steps}")
                 for config in configs
             ]
             lines.append(Series(name, points))
         reference = None
         if ar:
             causal = load("", ar, device)
-            reference = measuring.measure(causal, ar, corpus, held_out, grid.settings, label="autoregressive")
+            reference = measuring.measure(causal, corpus, split, grid.settings, label="autoregressive")
         if measuring.world.is_first:
             report = report_sweep(out, lines, reference)
             print_json(report.as_dict()) if json else print(report.as_text())

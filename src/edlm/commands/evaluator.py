@@ -46,6 +46,12 @@ class HeldOut:
     """Map text to a-z and space first."""
     cache: str | None = None
     """Folder of the tokenised data, and of what an interrupted evaluation has done."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much is scored, and how much of it at once."""
+
     max_blocks: int = 0
     """Score only so many evenly spaced blocks; 0 means all."""
     batch_size: int = 0
@@ -75,39 +81,46 @@ def data_of(folder: Path, held_out: HeldOut) -> DataConfig:
     return replace(base, **{key: value for key, value in given.items() if value is not None})
 
 
+def corpus_for(
+    model: "Model", name: str, held_out: HeldOut, *, length: int | None = None, progress: bool | None = None
+) -> "Corpus":
+    """The held-out text in the tokens, and by default the length, of the model of that name."""
+    from edlm.data import prepare
+    from edlm.models.pretrained import find_folder
+
+    folder = find_folder(name)
+    if model.tokenizer is None:
+        remedy = "put the tokenizer the model was trained with beside its weights"
+        raise UserError(f"{folder} has no tokenizer.json; {remedy}")
+    config = replace(data_of(folder, held_out), tokenizer=str(folder), length=length or model.length)
+    return prepare(config, progress=progress)
+
+
 @dataclass
 class Evaluator:
     """Measures models one after the other; an interrupted command finds what it had in the journals."""
 
     world: "World"
+    work: Work
     journals: "list[Journal]" = field(default_factory=list)
     energies: dict[str, Any] = field(default_factory=dict)
-    fingerprints: dict[Path, str] = field(default_factory=dict)
 
     def corpus(self, model: "Model", name: str, held_out: HeldOut) -> "Corpus":
-        """The held-out text in the model's tokens."""
-        from edlm.data import prepare
-        from edlm.models.pretrained import find_folder
-
-        folder = find_folder(name)
-        if model.tokenizer is None:
-            remedy = "put the tokenizer the model was trained with beside its weights"
-            raise UserError(f"{folder} has no tokenizer.json; {remedy}")
-        config = replace(data_of(folder, held_out), tokenizer=str(folder), length=model.length)
-        return prepare(config, progress=None if self.world.is_first else False)
+        """The held-out text in the model's tokens; the first process alone shows how far it is."""
+        return corpus_for(model, name, held_out, progress=None if self.world.is_first else False)
 
     def measure(
-        self, model: "Model", name: str, corpus: "Corpus", held_out: HeldOut, config: LikelihoodConfig, *,
-        energy: str | None = None, label: str = "",
+        self, model: "Model", corpus: "Corpus", split: str, config: LikelihoodConfig, *, energy: str | None = None,
+        label: str = "",
     ) -> "Likelihood":  # fmt: skip
         """The likelihood of a model, perhaps with an energy, on a split of the corpus."""
         from edlm.evaluation import evaluate_likelihood
 
-        journal = self._journal(name, corpus, held_out, config, energy)
+        correction = self._energy(energy, model) if energy else None
         result = evaluate_likelihood(
-            model, corpus, held_out.split, config, energy=self._energy(energy, model) if energy else None,
-            max_blocks=held_out.max_blocks, batch_size=held_out.batch_size,
-            progress=self.world.is_first and sys.stderr.isatty(), journal=journal, world=self.world, label=label,
+            model, corpus, split, config, energy=correction, max_blocks=self.work.max_blocks,
+            batch_size=self.work.batch_size, progress=self.world.is_first and sys.stderr.isatty(),
+            journal=self._journal(model, correction, corpus, split, config), world=self.world, label=label,
         )  # fmt: skip
         return replace(result, energy=energy)
 
@@ -126,38 +139,28 @@ class Evaluator:
         return self.energies[spec]
 
     def _journal(
-        self, name: str, corpus: "Corpus", held_out: HeldOut, config: LikelihoodConfig, energy: str | None
+        self, model: "Model", energy: Any, corpus: "Corpus", split: str, config: LikelihoodConfig
     ) -> "Journal":
         from edlm.data.cache import cache_folder
-        from edlm.energy_spec import energy_folders
+        from edlm.energy import identity_of
         from edlm.journal import Journal
-        from edlm.models.pretrained import find_folder
 
-        folders = [find_folder(name), *(energy_folders(energy) if energy else [])]
         key = {
-            "models": [self._fingerprint(folder) for folder in folders],
-            "energy": energy,
-            "text": corpus.describe() | {"split": held_out.split},
-            "blocks": held_out.max_blocks,
+            "models": identity_of(model, energy),
+            "text": corpus.describe() | {"split": split},
+            "blocks": self.work.max_blocks,
             **asdict(config),
         }
         self.journals.append(Journal(cache_folder(corpus.config.cache) / "evaluations", key, self.world.rank))
         return self.journals[-1]
 
-    def _fingerprint(self, folder: Path) -> str:
-        from edlm.models.pretrained import fingerprint
-
-        if folder not in self.fingerprints:
-            self.fingerprints[folder] = fingerprint(folder)
-        return self.fingerprints[folder]
-
 
 @contextmanager
-def evaluator() -> Iterator[Evaluator]:
+def evaluator(work: Work) -> Iterator[Evaluator]:
     """An evaluator for the processes that torchrun started, or for this one."""
     from edlm.distributed import join_world
 
     with join_world() as world:
-        made = Evaluator(world)
+        made = Evaluator(world, work)
         yield made
         made.forget()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from edlm._version import __version__
+from edlm.commands.evaluator import HeldOut, corpus_for
 from edlm.commands.sample import Device, load
-from edlm.data.config import DataConfig
 from edlm.errors import UserError
 from edlm.extras import require_extra
 from edlm.sample_config import SampleConfig
@@ -43,15 +43,8 @@ def generation(
     steps: str = "16,64",
     candidates: str = "2",
     window: str = "1",
-    data: Annotated[str, Parameter(allow_leading_hyphen=True)] = "",
-    split: str = "test",
+    held_out: Annotated[HeldOut, Parameter(name="*")] = HeldOut(),
     features: str = "ngrams",
-    test: str | None = None,
-    validation: str | None = None,
-    text_field: str | None = None,
-    document_separator: str | None = None,
-    normalise: bool | None = None,
-    cache: str | None = None,
     length: int | None = None,
     temperature: float = 1.0,
     seed: int = 0,
@@ -83,24 +76,8 @@ def generation(
         k, as a list such as 2,8.
     window
         w, as a list such as 0.2,1.
-    data
-        Source of held-out text to compare with, as in `edlm data prepare --source`.
-    split
-        Which split of the data is compared with.
     features
         What texts are compared by: ngrams (of characters), or one of the oracles hf:, gguf: and smollm2.
-    test
-        Test text of the data, as in `edlm data prepare`.
-    validation
-        Validation text of the data, as in `edlm data prepare`.
-    text_field
-        Field that holds the text.
-    document_separator
-        Mark between documents inside a text file.
-    normalise
-        Map text to a-z and space first.
-    cache
-        Folder of the tokenised data.
     length
         Tokens per sample; by default the denoiser's length.
     temperature
@@ -122,17 +99,13 @@ def generation(
     axes = numbers("--steps", steps, int), numbers("--candidates", candidates, int), numbers("--window", window, float)
     for T, k, w in ((T, k, w) for T in axes[0] for k in axes[1] for w in axes[2]):
         replace(base, steps=T, candidates=k, window=w)  # refuses what cannot be sampled with, before anything is loaded
-    require_extras(oracle, data, out)
+    require_extras(oracle, held_out.data, out)
     if out is not None:
         from edlm.durable import require_folder
 
         require_folder("--out", out)
     methods = load_methods(denoiser, energy or [], ar, device)
-    options = {
-        "test": test, "validation": validation, "text_field": text_field, "document_separator": document_separator,
-        "normalise": normalise, "cache": cache,
-    }  # fmt: skip
-    texts, about_data = held_out(denoiser, methods[0], data, split, options, num, length) if data else ([], None)
+    texts, about_data = held_out_texts(denoiser, methods[0], held_out, num, length) if held_out.data else ([], None)
     oracles = load_oracles(oracle, methods[0], batch_size)
     embedder = choose_features(features, oracles)
     from edlm.generation import require_tokenizer
@@ -180,11 +153,11 @@ def require_extras(oracles: Sequence[str], data: str, out: Path | None) -> None:
 
 def load_methods(denoiser: str, energies: Sequence[str], ar: str, device: Device) -> "list[Method]":
     """MDLM, the denoiser with each energy, and the autoregressive model."""
-    from edlm.energy_spec import check_same_tokens, load_energy
+    from edlm.energy_spec import check_same_tokens, distinct_labels, load_energy
     from edlm.generation import require_tokenizer
     from edlm.models.autoregressive import Autoregressive
     from edlm.models.denoiser import Denoiser
-    from edlm.study import Method, distinct_labels
+    from edlm.study import Method
 
     model = load(denoiser, "", device)
     assert isinstance(model, Denoiser)
@@ -224,28 +197,22 @@ def choose_features(features: str, oracles: "Sequence[Oracle]") -> "CausalLM | N
     return able.get(features)
 
 
-def held_out(
-    denoiser: str, method: "Method", source: str, split: str, options: dict[str, Any], num: int, length: int | None
+def held_out_texts(
+    denoiser: str, method: "Method", held_out: HeldOut, num: int, length: int | None
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Up to 2 `num` evenly spaced blocks of held-out text, of the samples' length, and where they come from."""
-    from edlm.data import prepare
-    from edlm.data.record import trained_on
     from edlm.evaluation import choose_blocks
     from edlm.generation import require_tokenizer
-    from edlm.models.pretrained import find_folder
 
-    folder, tokenizer = find_folder(denoiser), require_tokenizer(method.model)
-    trained = trained_on(folder)
-    base = trained if trained is not None and trained.source == source else DataConfig(source=source)
-    given = {key: value for key, value in options.items() if value is not None}
-    config = replace(base, **given, tokenizer=str(folder), length=length or method.model.length)
-    corpus = prepare(config)
-    blocks = corpus[split]
+    tokenizer = require_tokenizer(method.model)
+    corpus = corpus_for(method.model, denoiser, held_out, length=length)
+    blocks = corpus[held_out.split]
     index = choose_blocks(len(blocks), 2 * num)
     if len(index) < 4:
-        raise UserError(f"--data {source}: the {split} split has {len(index)} blocks; comparing needs at least 4")
+        about = f"the {held_out.split} split has {len(index)} blocks"
+        raise UserError(f"--data {held_out.data}: {about}; comparing needs at least 4")
     rows = [{"tokens": tokens, "text": tokenizer.decode(tokens)} for tokens in blocks.get(index).tolist()]
-    return rows, corpus.describe() | {"split": split, "num_blocks_used": len(rows)}
+    return rows, corpus.describe() | {"split": held_out.split, "num_blocks_used": len(rows)}
 
 
 def progress(total: float, name: str = "sampling") -> Any:

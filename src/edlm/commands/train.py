@@ -72,7 +72,7 @@ def energy(
     json
         Print the outcome as JSON.
     """
-    from edlm.commands.require import require_extra
+    from edlm.extras import require_extra
 
     require_extra("train", "transformers", "accelerate")
     from edlm.training.run import train_energy
@@ -83,7 +83,7 @@ def energy(
 def run(kind: Literal["denoiser", "ar"], settings: TrainConfig, *, dry_run: bool, json: bool) -> None:
     """Train and say how it ended."""
     from edlm.commands.output import print_json, print_table
-    from edlm.commands.require import require_extra
+    from edlm.extras import require_extra
 
     require_extra("train", "transformers", "accelerate")
     if dry_run:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from edlm.commands.evaluator import Evaluator, HeldOut, evaluator
+from edlm.commands.evaluator import Evaluator, HeldOut, Work, evaluator
 from edlm.commands.output import print_json
 from edlm.commands.sample import Device, load
 from edlm.errors import UserError
@@ -30,8 +30,7 @@ def zeroshot(
     settings: Annotated[LikelihoodConfig, Parameter(name="*")] = LikelihoodConfig(),
     wrap_eos: bool | None = None,
     cache: str | None = None,
-    max_blocks: int = 0,
-    batch_size: int = 0,
+    work: Annotated[Work, Parameter(name="*")] = Work(),
     out: Path = Path("runs/zeroshot"),
     device: Device = "auto",
     json: bool = False,
@@ -60,10 +59,6 @@ def zeroshot(
         Start and end every block with the end-of-document token; by default as in the model's training.
     cache
         Folder of the tokenised data, and of what an interrupted evaluation has done.
-    max_blocks
-        Score only so many evenly spaced blocks of each set; 0 means all.
-    batch_size
-        Blocks scored at once; 0 takes what fits into memory.
     out
         Folder for the table.
     device
@@ -79,8 +74,8 @@ def zeroshot(
     from edlm.zeroshot_report import choose_sets, report_zeroshot
 
     names, missing = choose_sets(sets, files)
-    held_out = HeldOut(wrap_eos=wrap_eos, cache=cache, max_blocks=max_blocks, batch_size=batch_size)
-    with evaluator() as measuring:
+    held_out = HeldOut(wrap_eos=wrap_eos, cache=cache)
+    with evaluator(work) as measuring:
         models = {flag: load(*flag, device) for flag in (("", ar), (denoiser, "")) if any(flag)}
         require_same_tokens(list(models.values()))
         rows: Rows = {}
@@ -116,5 +111,5 @@ def measure_rows(
             text = replace(held_out, data=source_of(each, files))
             corpus = measuring.corpus(model, name, text)
             label = f"{title}, {each}"
-            rows[title][each] = measuring.measure(model, name, corpus, text, config, energy=spec, label=label)
+            rows[title][each] = measuring.measure(model, corpus, text.split, config, energy=spec, label=label)
     return rows

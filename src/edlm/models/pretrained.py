@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import torch
 from huggingface_hub import PyTorchModelHubMixin, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
@@ -96,12 +97,12 @@ def _in_run(path: Path) -> Path:
     return next((folder for folder in candidates if (folder / CONFIG).exists()), path)
 
 
-def fingerprint(folder: Path) -> str:
-    """A hash of a model's configuration and weights: two folders with the same one are the same model."""
-    digest = hashlib.sha256((folder / CONFIG).read_bytes())
-    with (folder / WEIGHTS).open("rb") as file:
-        while chunk := file.read(1 << 24):
-            digest.update(chunk)
+def fingerprint(model: nn.Module) -> str:
+    """A hash of all weights: two models with the same one are the same model, wherever they are stored."""
+    digest = hashlib.sha256(type(model).__name__.encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 
 
