@@ -40,12 +40,12 @@ def did_you_mean(word: object, choices: typing.Iterable[str]) -> str:
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
-    if dataclasses.is_dataclass(hint):
-        return from_dict(hint, value, where=where)  # type: ignore[arg-type]
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         if value is None and type(None) in typing.get_args(hint):
             return None
         hint = next(h for h in typing.get_args(hint) if h is not type(None))
+    if dataclasses.is_dataclass(hint):
+        return from_dict(hint, value, where=where)  # type: ignore[arg-type]
     if typing.get_origin(hint) is typing.Literal:
         if value not in typing.get_args(hint):
             choices = ", ".join(map(str, typing.get_args(hint)))

@@ -1,4 +1,4 @@
-"""Load a model of ours by folder or hub name, whichever kind it is."""
+"""Load a model of ours by folder, built-in name or hub name, whichever kind it is."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ KINDS: dict[str, type[Denoiser] | type[Autoregressive] | type[EnergyNetwork]] = 
 
 
 def load_model(name: str | Path, *, revision: str | None = None) -> Denoiser | Autoregressive | EnergyNetwork:
-    """The model in a folder or hub repository, in eval mode, float32, on the CPU."""
+    """The model in a folder, a built-in one, or one in a hub repository, in eval mode, float32, on the CPU."""
     folder = find_folder(name, revision=revision)
     kind = read_config(folder).get("model_type")
     if kind not in KINDS:

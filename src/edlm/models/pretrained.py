@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from edlm._version import __version__
 from edlm.config import from_dict, to_dict
 from edlm.errors import UserError
+from edlm.models.builtin import builtin_folder, builtin_names
 from edlm.tokenization import Tokenizer
 from edlm.tokenizer_files import load_tokenizer
 
@@ -73,10 +74,15 @@ class PretrainedModel(nn.Module, PyTorchModelHubMixin, library_name="edlm"):
 
 
 def find_folder(name: str | Path, *, revision: str | None = None) -> Path:
-    """The local folder of a model: `name` itself, a training run's model, or a download from the hub by name."""
+    """The folder of a model: `name` itself, a training run's model, a built-in one, or a download from the hub."""
     path = Path(name).expanduser()
     if path.is_dir():
         return _in_run(path)
+    if (builtin := builtin_folder(str(name))) is not None:
+        return builtin
+    if "/" not in str(name):
+        known = ", ".join(builtin_names())
+        raise UserError(f"no model called {name}: there is no such folder here, and built-in are {known}")
     if path.exists() or str(name).count("/") != 1 or str(name).startswith((".", "/", "~")):
         raise UserError(f"no model folder at {name}; expected a folder with {CONFIG} and {WEIGHTS}")
     try:
