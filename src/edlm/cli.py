@@ -10,7 +10,7 @@ from cyclopts.config import Dict
 from cyclopts.exceptions import CycloptsError
 
 from edlm._version import __version__
-from edlm.commands import bench, data, evaluate, info, sample, train
+from edlm.commands import bench, data, evaluate, export, info, sample, train
 from edlm.errors import UserError
 
 
@@ -51,7 +51,8 @@ def load_yaml(path: str) -> dict[str, Any]:
         raise CycloptsError(msg=f"--config {path} is not valid YAML: {error}") from error
     if not isinstance(settings, dict):
         raise CycloptsError(msg=f"--config {path} must hold sections of settings, got {type(settings).__name__}")
-    settings.pop("edlm_version", None)
+    for name in ("edlm_version", "record"):  # what happened, not what was asked for
+        settings.pop(name, None)
     for name, values in settings.items():
         if not isinstance(values, dict | None):
             raise CycloptsError(msg=f"--config {path}: {name} must be a section of settings, got {values!r}")
@@ -69,6 +70,7 @@ app.command(sample.sample)
 app.command(sample.infill)
 app.command(evaluate.app, name="evaluate")
 app.command(data.app, name="data")
+app.command(export.export)
 app.command(info.info)
 app.command(bench.app, name="bench")
 

@@ -47,9 +47,9 @@ def likelihood(
     Parameters
     ----------
     denoiser
-        Folder or hub name of a denoiser; a training run's folder will do.
+        Folder, built-in name or hub name of a denoiser; a training run's folder will do.
     ar
-        Folder or hub name of an autoregressive model, instead of a denoiser; beside one in a sweep.
+        Folder, built-in name or hub name of an autoregressive model, instead of a denoiser; beside one in a sweep.
     energy
         What corrects the denoiser, as in `edlm sample`: ar:DIR, coar:DIR, nce:DIR or a weighted sum. A sweep takes
         several.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from edlm.data.config import DataConfig
-from edlm.data.record import trained_on
+from edlm.data.record import is_exported, portable_source, trained_on
 from edlm.errors import UserError
 from edlm.likelihood_config import LikelihoodConfig
 
@@ -72,6 +72,9 @@ def data_of(folder: Path, held_out: HeldOut) -> DataConfig:
         base = DataConfig(source=held_out.data)
     elif held_out.data in ("", trained.source):
         base = trained
+        require_here(folder, base.source)
+    elif is_exported(folder) and portable_source(held_out.data) == trained.source:
+        base = replace(trained, source=held_out.data)  # the same file, in a folder that the record does not name
     else:  # other text, but in blocks like those the model knows
         base = DataConfig(source=held_out.data, wrap_eos=trained.wrap_eos)
     names = (
@@ -79,6 +82,16 @@ def data_of(folder: Path, held_out: HeldOut) -> DataConfig:
     )  # fmt: skip
     given = {name: getattr(held_out, name) for name in names}
     return replace(base, **{key: value for key, value in given.items() if value is not None})
+
+
+def require_here(folder: Path, source: str) -> None:
+    """Refuse the text of an exported model that is not in this folder, naming the flag that says where it is."""
+    if not is_exported(folder) or source in ("text8", "sotu") or source.startswith("hub:"):
+        return
+    kind, colon, name = source.rpartition(":")
+    if not Path(name).exists():
+        remedy = f"name the file with --data {kind}{colon}PATH"
+        raise UserError(f"{folder.name} was trained on {name}, which is not in this folder; {remedy}")
 
 
 def corpus_for(

@@ -61,11 +61,11 @@ def generation(
     Parameters
     ----------
     denoiser
-        Folder or hub name of a denoiser; a training run's folder will do.
+        Folder, built-in name or hub name of a denoiser; a training run's folder will do.
     energy
         What corrects the denoiser, as in `edlm sample`; repeat the flag to compare several.
     ar
-        Folder or hub name of an autoregressive model to compare with.
+        Folder, built-in name or hub name of an autoregressive model to compare with.
     oracle
         Who judges the samples: ar:DIR, hf:NAME_OR_DIR, gguf:FILE or smollm2; repeat the flag for several.
     num

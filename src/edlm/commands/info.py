@@ -4,12 +4,12 @@ from typing import Any
 
 
 def info(model: str = "", /, *, vocab_size: int = 27, length: int = 256, json: bool = False) -> None:
-    """What is installed and how large the presets are; or, given a model, what is in it.
+    """What is installed, how large the presets are, which models are built in; or, given a model, what is in it.
 
     Parameters
     ----------
     model
-        Folder or hub name of a model.
+        Folder, built-in name or hub name of a model.
     vocab_size
         Number of tokens for which the presets' parameters are counted.
     length
@@ -38,7 +38,16 @@ def describe_installation(vocab_size: int, length: int) -> dict[str, Any]:
         count = count_parameters(make_transformer_config(name, vocab_size, length))
         shape = f"{size['num_layers']} layers, {size['num_heads']} heads, width {size['width']}"
         report[f"preset {name}"] = f"{count:,} parameters ({shape}, {vocab_size} tokens)"
-    return report
+    return report | describe_builtin()
+
+
+def describe_builtin() -> dict[str, str]:
+    """The models that come with the package, and what they reached."""
+    from edlm.models.builtin import FOLDER, builtin_names
+    from edlm.training.card import summary
+
+    rows = [summary(FOLDER / name) for name in builtin_names()]
+    return {f"model {row[0]}": f"{row[1]} parameters, {row[2]} steps, {row[4]}" for row in rows}
 
 
 def describe_model(name: str) -> dict[str, Any]:

@@ -40,9 +40,9 @@ def sample(
     Parameters
     ----------
     denoiser
-        Folder or hub name of a denoiser; a training run's folder will do.
+        Folder, built-in name or hub name of a denoiser; a training run's folder will do.
     ar
-        Folder or hub name of an autoregressive model, instead of a denoiser.
+        Folder, built-in name or hub name of an autoregressive model, instead of a denoiser.
     energy
         What corrects the denoiser: ar:DIR, coar:DIR or nce:DIR, or a weighted sum such as 'ar:DIR + 0.5*nce:DIR'.
     num
@@ -97,7 +97,7 @@ def infill(
     text
         Text with holes: [MASK] is one unknown token, [MASK:12] twelve.
     denoiser
-        Folder or hub name of a denoiser.
+        Folder, built-in name or hub name of a denoiser.
     energy
         What corrects the denoiser, as in `edlm sample`.
     num
@@ -167,8 +167,6 @@ def require_writable(flag: str, path: Path | None) -> None:
 
 def load(denoiser: str, ar: str, device: str) -> "Model":
     """The one model that was named, refused if it is of the other kind."""
-    import torch
-
     from edlm.models.autoregressive import Autoregressive
     from edlm.models.denoiser import Denoiser
     from edlm.models.load import load_model
@@ -177,9 +175,16 @@ def load(denoiser: str, ar: str, device: str) -> "Model":
     if not isinstance(model, Denoiser if denoiser else Autoregressive):
         remedy = f"--denoiser takes the type {Denoiser.model_type}, --ar {Autoregressive.model_type}"
         raise UserError(f"{denoiser or ar} holds a model of type {model.model_type}; {remedy}")
+    return model.to(choose_device(device))
+
+
+def choose_device(device: str) -> str:
+    """cuda or cpu; auto takes a GPU if there is one, and cuda without one is refused."""
+    import torch
+
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: PyTorch finds no GPU; install a CUDA build or choose cpu")
-    return model.to("cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu")
+    return "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
 
 
 def progress_bar(model: "Model", num: int, settings: SampleConfig) -> Any:

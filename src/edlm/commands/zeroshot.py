@@ -42,9 +42,9 @@ def zeroshot(
     Parameters
     ----------
     denoiser
-        Folder or hub name of a denoiser; it is scored alone and with every energy.
+        Folder, built-in name or hub name of a denoiser; it is scored alone and with every energy.
     ar
-        Folder or hub name of an autoregressive model, for a row of its own.
+        Folder, built-in name or hub name of an autoregressive model, for a row of its own.
     energy
         What corrects the denoiser, as in `edlm sample`; may be given several times.
     suite
