@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUNS   ?= runs/quickstart
 
-.PHONY: install quickstart test test-fast lint format clean
+.PHONY: install quickstart train weights test test-fast lint format clean
 
 # The stamp is newer than what it depends on once everything is installed, so a second run skips the installation.
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -16,7 +16,14 @@ $(VENV)/installed: pyproject.toml constraints.txt
 install: $(VENV)/installed
 
 quickstart: install
-	$(BIN)/python examples/quickstart.py --out $(RUNS)
+	$(BIN)/python examples/quickstart.py --out $(RUNS)/samples
+
+train: install
+	$(BIN)/python examples/train.py --out $(RUNS)
+
+# make weights TRAINED=FOLDER_OF_THE_RUNS DATA=text8:PATH: replaces the built-in weights and the table that lists them.
+weights: install
+	$(BIN)/python examples/export_weights.py $(TRAINED) --data $(DATA)
 
 test: install lint
 	$(BIN)/python -m pytest

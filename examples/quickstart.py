@@ -1,6 +1,6 @@
-"""Train a small autoregressive model and a small denoiser, score both on held-out text, and show what they write.
+"""Draw text with the built-in models, without and with energies, and show what each way of drawing gives and costs.
 
-Every step is an `edlm` command, printed before it runs. A second call finds the trained models and only shows them.
+Every step is an `edlm` command, printed before it runs. A second call finds its samples and only shows them.
 """
 
 import argparse
@@ -11,44 +11,61 @@ import sys
 import time
 from pathlib import Path
 
-CONFIG = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
+from edlm.models.builtin import builtin_names
+from edlm.study import readable
+
+DENOISER, AR, ENERGY, ORACLE = (f"text8-nano-{kind}" for kind in ("denoiser", "ar", "energy", "oracle"))
 
 
 def main() -> None:
-    """Run the commands and sum up."""
+    """Run the command and show its results side by side."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("runs/quickstart"), help="folder of the two runs")
-    parser.add_argument("--steps", type=int, help="steps of each training, instead of the recipe's")
+    parser.add_argument("--out", type=Path, default=Path("runs/quickstart/samples"), help="folder of samples and plot")
+    parser.add_argument("--num", type=int, default=12, help="samples per setting")
+    parser.add_argument("--steps", default="4,16", help="denoising steps, as a list")
+    parser.add_argument("--candidates", default="4", help="candidates per step, as a list")
     arguments = parser.parse_args()
-    ar, denoiser = arguments.out / "ar", arguments.out / "denoiser"
-    steps = ["--run.steps", str(arguments.steps)] if arguments.steps else []
     start = time.monotonic()
-    edlm("train", "ar", "--config", CONFIG, "--run.out", ar, *steps)
-    edlm("train", "denoiser", "--config", CONFIG, "--run.out", denoiser, "--model.init", ar, *steps)
-    seconds = time.monotonic() - start
-    results = [score("--ar", ar), score("--denoiser", denoiser)]
-    for flag, folder, options in (("--ar", ar, []), ("--denoiser", denoiser, ["--steps", "64"])):
-        edlm("sample", flag, folder, "--num", "3", "--seed", "1", *options)
-    print(f"\ntraining took {seconds:.0f} s\nheld-out text (test split of the State of the Union addresses):")
-    for name, result in zip(("autoregressive", "denoiser"), results, strict=True):
-        error = f"± {result['standard_error']:.3f}"
-        print(f"  {name:<15} {result['bits']:.3f} {error} bits per character, {result['quantity']}")
+    settings = ["--num", arguments.num, "--steps", arguments.steps, "--candidates", arguments.candidates]
+    energies = [f"ar:{AR}", f"coar:{AR}"] + ([f"nce:{ENERGY}"] if ENERGY in builtin_names() else [])
+    named = [word for energy in energies for word in ("--energy", energy)]
+    edlm("evaluate", "generation", "--denoiser", DENOISER, *named, "--oracle", f"ar:{ORACLE}", *settings,
+         "--out", arguments.out)  # fmt: skip
+    show(json.loads((arguments.out / "results.json").read_text(encoding="utf-8")), arguments.out)
+    print(f"\nplot of perplexity and entropy: {arguments.out / 'frontier.png'}")
+    print(f"took {time.monotonic() - start:.0f} s; all samples are in {arguments.out}")
 
 
-def score(flag: str, folder: Path) -> dict[str, float]:
-    """Bits per character on the test split."""
-    return json.loads(edlm("evaluate", "likelihood", flag, folder, "--max-blocks", "1024", "--json", capture=True))
+def show(results: dict, out: Path) -> None:
+    """The first text of every setting, above what was measured on all of them."""
+    print("\nOne sample each, and what was measured on all of them:")
+    for row in results["rows"]:
+        scored = next(iter(row["perplexity"].values()))["perplexity"]
+        entropy, seconds = row["entropy"], row["seconds_per_sample"]
+        print(f"\n{row['curve']}, {row['steps']} steps: perplexity {shown(scored)}, entropy {shown(entropy)} nats, "
+              f"{seconds:.2f} s per sample")  # fmt: skip
+        print(f"  {first_text(row, out)}")
 
 
-def edlm(*arguments: object, capture: bool = False) -> str:
+def first_text(row: dict, out: Path) -> str:
+    """Sample 0 of a setting, from the file that holds its samples."""
+    label = f"{row['curve']}, T={row['steps']}"
+    lines = (out / f"samples-{readable(label)}.jsonl").read_text(encoding="utf-8").splitlines()
+    return json.loads(lines[1])["text"]
+
+
+def shown(value: dict) -> str:
+    error = value["standard_error"]
+    return f"{value['mean']:.2f}" + ("" if error is None else f" ± {error:.2f}")
+
+
+def edlm(*arguments: object) -> None:
     """Show a command, run it, and stop if it fails."""
     words = [str(argument) for argument in arguments]
     print(f"\n$ edlm {shlex.join(words)}", flush=True)
-    command = [sys.executable, "-m", "edlm", *words]
-    done = subprocess.run(command, stdout=subprocess.PIPE if capture else None, text=True)
+    done = subprocess.run([sys.executable, "-m", "edlm", *words])
     if done.returncode:
         sys.exit(done.returncode)
-    return done.stdout or ""
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def identifier(value):
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory):
-    """The folder of someone who has run the quickstart and has a text of their own."""
+    """The folder of someone who has trained the small models (`make train`) and has a text of their own."""
     folder = tmp_path_factory.mktemp("reader")
     tiny_denoiser(length=64).save_pretrained(folder / "runs" / "quickstart" / "denoiser" / "model")
     tiny_autoregressive(length=64).save_pretrained(folder / "runs" / "quickstart" / "ar" / "model")
@@ -72,6 +72,7 @@ def test_the_documentation_shows_all_commands():
         "info",
         "bench train",
         "bench likelihood",
+        "export",
         "evaluate generation",
         "evaluate zeroshot",
         "train energy",

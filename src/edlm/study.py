@@ -98,8 +98,12 @@ def make_grid(
 
 def file_name(setting: Setting) -> str:
     """A file name that a person can read, such as EDLM-AR-k2-w0.2-T16.jsonl."""
-    name = re.sub(r"[^A-Za-z0-9.+-]+", "-", setting.label.replace("=", "").replace(":", "-").replace("*", ""))
-    return f"{name.strip('-')}.jsonl"
+    return f"{readable(setting.label)}.jsonl"
+
+
+def readable(label: str) -> str:
+    """A label in letters that any file system takes."""
+    return re.sub(r"[^A-Za-z0-9.+-]+", "-", label.replace("=", "").replace(":", "-").replace("*", "")).strip("-")
 
 
 def draw_samples(
