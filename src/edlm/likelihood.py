@@ -21,7 +21,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from edlm.energy import CarryOverEnergy, Energy, is_normalised
+from edlm.energy import CarryOverEnergy, Energy, is_normalised, is_normalised_at
 from edlm.errors import UserError
 from edlm.importance import ImportanceSampling, draw_log_weights, is_in_window, log_weights
 from edlm.models.autoregressive import Autoregressive
@@ -76,7 +76,9 @@ def denoiser_nelbo(denoiser: DenoiserLike, x0: Tensor, index: Sequence[int], *, 
 def certified_nll(
     denoiser: DenoiserLike, law: Law, x0: Tensor, index: Sequence[int], *, seed: int, steps: int | None, inner: int
 ) -> Tensor:
-    """One estimate per sequence of an upper bound on -log p(x0) of the sampler whose steps follow `law`: (B,) float64.
+    """One estimate per sequence of an upper bound on -log p(x0) of the sampler whose steps follow `law`: (B, 2).
+
+    The second column is the bound of the plain denoiser from the same draws, so that the two can be compared. float64.
 
     weight * ( share * sum over M of -log p_theta(x0^i | xt)  -  gain ),   one moment per sequence,
 
@@ -87,7 +89,8 @@ def certified_nll(
     log_probs = denoiser(moment.xt, moment.t)  # (N, V)
     log_likelihood = masked_log_likelihood(log_probs, x0, moment.xt, denoiser.mask_id)
     step = RevealStep(x0, moment.xt, moment.t, moment.is_revealed, [(seed, i) for i in index], denoiser.mask_id)
-    return -moment.weight * moment.share * log_likelihood - moment.weight * step.gain(log_probs, law, inner)
+    plain = -moment.weight * moment.share * log_likelihood
+    return torch.stack([plain - moment.weight * step.gain(log_probs, law, inner), plain], dim=-1)
 
 
 @torch.no_grad()
@@ -191,19 +194,27 @@ class RevealStep:
         if isinstance(law, ImportanceSampling):
             k = law.num_candidates
             others = self._log_weights(log_probs, law, inner * (k - 1), FREE)
-            return resampled_gain(self._clamped(log_probs, law, inner), others.view(len(self.x0), inner, k - 1))
-        below = lower_bound(self._clamped(log_probs, law, inner))
-        if is_normalised(law.energy) and law.temperature == 1:
-            return below
-        # Same numbers as for the clamped draws: the two bounds then rise and fall together.
-        return below - upper_bound(self._log_weights(log_probs, law, law.partition_samples, CLAMPED))
+            clamped = self._clamped(log_probs, law, inner, self.is_revealed)
+            return resampled_gain(clamped, others.view(len(self.x0), inner, k - 1))
+        below = lower_bound(self._clamped(log_probs, law, inner, self.is_revealed))
+        return below - self._log_z_from_above(log_probs, law)
 
-    def _clamped(self, log_probs: Tensor, law: Law, inner: int) -> Tensor:
-        """log w of `inner` completions that have the true tokens at S: (B, R). If S is all of M there is one."""
-        clamped = torch.where(self.is_revealed, self.x0, self.mask_id)
-        if torch.equal(self.is_revealed, self.xt == self.mask_id):
-            return self._log_weights(log_probs, law, 1, CLAMPED, clamped).expand(-1, inner)
-        return self._log_weights(log_probs, law, inner, CLAMPED, clamped)
+    def _log_z_from_above(self, log_probs: Tensor, law: Ideal) -> Tensor:
+        """An upper bound in expectation on log Z, exact where it is known: (B,)."""
+        is_known = is_normalised_at(law.energy, self.xt, self.mask_id) & (law.temperature == 1)
+        if is_known.all():
+            return torch.zeros(len(self.x0), dtype=torch.float64, device=self.x0.device)
+        data = self._clamped(log_probs, law, 1, self.xt == self.mask_id).squeeze(-1)
+        # Same numbers as for the clamped draws: the two bounds then rise and fall together.
+        drawn = self._log_weights(log_probs, law, law.partition_samples, CLAMPED)
+        return upper_bound(drawn, data).masked_fill(is_known, 0)
+
+    def _clamped(self, log_probs: Tensor, law: Law, num: int, where: Tensor) -> Tensor:
+        """log w of `num` completions that have the true tokens at `where`: (B, num). If that is all of M, just one."""
+        clamped = torch.where(where, self.x0, self.mask_id)
+        if torch.equal(where, self.xt == self.mask_id):
+            return self._log_weights(log_probs, law, 1, CLAMPED, clamped).expand(-1, num)
+        return self._log_weights(log_probs, law, num, CLAMPED, clamped)
 
     def _log_weights(
         self, log_probs: Tensor, law: Law, num: int, stream: int, clamped: Tensor | None = None
