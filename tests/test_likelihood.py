@@ -19,6 +19,7 @@ from edlm.likelihood import (
     autoregressive_nll,
     certified_nll,
     denoiser_nelbo,
+    num_groups,
     paper_nll,
     resampled_gain,
     trajectory_nll,
@@ -134,6 +135,11 @@ def test_pairing_all_inner_draws_is_tighter_than_pairing_them_in_turn():
     assert gained.mean() > 5 * gained.std() / rows**0.5
     truth = 2 * torch.sigmoid(clamped.flatten() - others.flatten()).mean()  # both average the same ratio
     assert abs(resampled_gain(clamped, others).exp().mean() - truth) < 0.02
+
+
+@pytest.mark.parametrize(("inner", "k", "groups"), [(1, 2, 1), (1, 8, 1), (8, 2, 8), (8, 8, 4), (32, 8, 5)])
+def test_clamped_and_fresh_draws_cost_about_the_same(inner, k, groups):
+    assert num_groups(inner, k) == groups
 
 
 def test_pairs_are_averaged_in_parts_without_a_difference(monkeypatch):

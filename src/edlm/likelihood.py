@@ -34,6 +34,7 @@ from edlm.schedule import uniform_times
 
 CLAMPED, FREE = 1, 2  # which of a sequence's streams of numbers its candidates come from
 CHUNK_PAIRS = 1 << 22
+LEAST_GROUPS = 4
 
 
 @dataclass(frozen=True)
@@ -193,9 +194,10 @@ class RevealStep:
     def _active_gain(self, log_probs: Tensor, law: Law, inner: int) -> Tensor:
         if isinstance(law, ImportanceSampling):
             k = law.num_candidates
-            others = self._log_weights(log_probs, law, inner * (k - 1), FREE)
+            groups = num_groups(inner, k)
+            others = self._log_weights(log_probs, law, groups * (k - 1), FREE)
             clamped = self._clamped(log_probs, law, inner, self.is_revealed)
-            return resampled_gain(clamped, others.view(len(self.x0), inner, k - 1))
+            return resampled_gain(clamped, others.view(len(self.x0), groups, k - 1))
         below = lower_bound(self._clamped(log_probs, law, inner, self.is_revealed))
         return below - self._log_z_from_above(log_probs, law)
 
@@ -225,19 +227,27 @@ class RevealStep:
         )  # fmt: skip
 
 
-def resampled_gain(clamped: Tensor, others: Tensor) -> Tensor:
-    """log of the mean of  k w_1 / (w_1 + w_2 + ... + w_k)  over R inner draws: (B,).
+def num_groups(inner: int, k: int) -> int:
+    """G: groups of k - 1 fresh candidates that `inner` clamped draws are paired with.
 
-    `clamped` (B, R) are log w_1, of completions with the true tokens at S, and `others` (B, R, k - 1) those of fresh
+    Both sides cost about as many network passes, since neither helps without the other; but a few groups at least.
+    """
+    return max(min(inner, LEAST_GROUPS), -(-inner // (k - 1)))
+
+
+def resampled_gain(clamped: Tensor, others: Tensor) -> Tensor:
+    """log of the mean of  k w_1 / (w_1 + w_2 + ... + w_k)  over R x G inner draws: (B,).
+
+    `clamped` (B, R) are log w_1, of completions with the true tokens at S, and `others` (B, G, k - 1) those of fresh
     candidates. Resampling one of k candidates reveals x0^S with probability p_theta(x0^S | xt) times the expectation of
-    that ratio, so the logarithm of any average of such ratios is too low in expectation. All R x R pairs are averaged:
+    that ratio, so the logarithm of any average of such ratios is too low in expectation. All R x G pairs are averaged:
     the networks have been paid for, and more terms make it tighter.
     """
-    R, k = others.shape[1], others.shape[2] + 1
-    rest = others.logsumexp(-1)  # (B, R)
-    rows = max(1, CHUNK_PAIRS // R**2)
+    (R, G), k = (clamped.shape[1], others.shape[1]), others.shape[2] + 1
+    rest = others.logsumexp(-1)  # (B, G)
+    rows = max(1, CHUNK_PAIRS // (R * G))
     parts = []
     for w, v in zip(clamped.split(rows), rest.split(rows), strict=True):
-        log_ratio = w.unsqueeze(2) - torch.logaddexp(w.unsqueeze(2), v.unsqueeze(1))  # (B, R, R)
+        log_ratio = w.unsqueeze(2) - torch.logaddexp(w.unsqueeze(2), v.unsqueeze(1))  # (B, R, G)
         parts.append(lower_bound(log_ratio.flatten(1)))
     return math.log(k) + torch.cat(parts)
