@@ -80,6 +80,7 @@ def test_the_papers_protocol_says_that_it_is_no_bound(likelihood, edlm, models, 
 def test_trajectories_are_named_in_the_result(likelihood):
     result = result_of(likelihood("--steps", 2, "--trajectories", 4, "--json"))
     assert result["quantity"].endswith("T = 2, 4 trajectories") and result["trajectories"] == 4
+    assert result["tightening"] > 0 and result["gain"] is None
 
 
 @pytest.mark.parametrize(

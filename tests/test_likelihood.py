@@ -47,6 +47,10 @@ def bound(*args, **kwargs):
     return certified_nll(*args, **kwargs)[:, 0]
 
 
+def several(*args, **kwargs):
+    return trajectory_nll(*args, **kwargs)[:, 0]
+
+
 def grid(steps):
     return np.linspace(0, 1, steps + 1)
 
@@ -219,9 +223,7 @@ def test_trajectories_bound_the_same_sampler_more_tightly(name):
     found = []
     for trajectories in (1, 4, 32):
         rows = slice(None, None, 2 * trajectories)
-        values = trajectory_nll(
-            DENOISER, law, x0[rows], range(N)[rows], seed=9, steps=3, inner=8, trajectories=trajectories
-        )
+        values = several(DENOISER, law, x0[rows], range(N)[rows], seed=9, steps=3, inner=8, trajectories=trajectories)
         found.append(mean(values))
         assert found[-1][0] > exact - 4.5 * found[-1][1]
     assert found[0][0] > nelbo - 4.5 * found[0][1]
@@ -231,15 +233,21 @@ def test_trajectories_bound_the_same_sampler_more_tightly(name):
 
 def test_one_trajectory_of_a_plain_denoiser_averages_to_the_nelbo():
     nelbo = average(lambda x: oracle.nelbo_steps(x, TABLE, grid(4), V))
-    assert_mean(trajectory_nll(DENOISER, None, x0, range(N), seed=1, steps=4, inner=1, trajectories=1), nelbo)
+    assert_mean(several(DENOISER, None, x0, range(N), seed=1, steps=4, inner=1, trajectories=1), nelbo)
+
+
+def test_an_average_inside_the_logarithm_is_never_above_the_average_outside():
+    settings = {"seed": 2, "steps": 4, "inner": 1}
+    values = trajectory_nll(DENOISER, None, x0[::50], range(N)[::50], trajectories=4, **settings)
+    assert (values[:, 0] <= values[:, 1] + 1e-12).all() and (values[:, 0] < values[:, 1] - 0.01).any()
+    one = trajectory_nll(DENOISER, None, x0[::50], range(N)[::50], trajectories=1, **settings)
+    assert torch.equal(one[:, 0], one[:, 1])
 
 
 def test_trajectories_of_an_ideal_sampler_need_a_known_partition_function():
     with pytest.raises(UserError, match="Z is 1"):
         trajectory_nll(DENOISER, Ideal(ENERGIES["ar"][0]), x0[:2], range(2), seed=0, steps=2, inner=1, trajectories=2)
-    values = trajectory_nll(
-        DENOISER, Ideal(ENERGIES["coar"][0]), x0[:2], range(2), seed=0, steps=1, inner=1, trajectories=2
-    )
+    values = several(DENOISER, Ideal(ENERGIES["coar"][0]), x0[:2], range(2), seed=0, steps=1, inner=1, trajectories=2)
     torch.testing.assert_close(values, autoregressive_nll(TableAutoregressive(CAUSAL, V), x0[:2]))
 
 
@@ -356,7 +364,7 @@ def estimates(denoiser, energy, text, index):
     same = {"seed": 1, "steps": 4}
     yield bound(denoiser, finite, text, index, inner=3, **same)
     yield bound(denoiser, ideal, text, index, inner=3, **same)
-    yield trajectory_nll(denoiser, finite, text, index, inner=2, trajectories=2, **same)
+    yield several(denoiser, finite, text, index, inner=2, trajectories=2, **same)
     yield paper_nll(denoiser, energy, text, index, partition_samples=5, **same)[:, 0]
 
 

@@ -66,6 +66,9 @@ class Likelihood:
     gain: float | None
     """Bits below the plain denoiser's bound, from the same draws; negative where the bound is not informative."""
     gain_standard_error: float | None
+    tightening: float | None
+    """Bits below the bound that the same trajectories give one by one."""
+    tightening_standard_error: float | None
     bits_lower: float | None
     """With the lower estimate of log Z in place of the upper one, where the paper's formula needs one."""
     standard_error_lower: float | None
@@ -104,6 +107,7 @@ def make_score(model: Denoiser | Autoregressive, config: LikelihoodConfig, energ
             ),
             f"{about}, {J} trajectories",
             (*uses, "trajectories"),
+            columns=("value", "alone"),
         )
     if law is None:
         return Score(lambda x0, index: denoiser_nelbo(model, x0, index, seed=seed, steps=steps), about, uses)
@@ -184,6 +188,7 @@ def summarise(
     column = dict(zip(score.columns, bits.T, strict=True))
     mean, error = mean_and_error(bits[:, 0])
     gain = mean_and_error(column["plain"] - bits[:, 0]) if "plain" in column else (None, None)
+    tightening = mean_and_error(column["alone"] - bits[:, 0]) if "alone" in column else (None, None)
     low = mean_and_error(column["lower"]) if "lower" in column else (None, None)
     steps = config.num_steps(with_energy="candidates" in score.uses)
     settings = asdict(config) | {"steps": steps}
@@ -199,6 +204,8 @@ def summarise(
         remark=score.remark,
         gain=gain[0],
         gain_standard_error=gain[1],
+        tightening=tightening[0],
+        tightening_standard_error=tightening[1],
         bits_lower=low[0],
         standard_error_lower=low[1],
         num_blocks=len(nats),

@@ -99,7 +99,10 @@ def trajectory_nll(
     denoiser: DenoiserLike, law: Law | None, x0: Tensor, index: Sequence[int], *, seed: int, steps: int, inner: int,
     trajectories: int,
 ) -> Tensor:  # fmt: skip
-    """One estimate per sequence of a tighter upper bound, from J whole trajectories of all T steps: (B,) float64.
+    """One estimate per sequence of a tighter upper bound, from J whole trajectories of all T steps: (B, 2) float64.
+
+    The second column is the mean of the J bounds that the trajectories give alone: what the average inside the
+    logarithm is tighter than.
 
     -log of the mean over J of  prod over the steps of  p_law(x0^S | xt):  the masks' own probabilities cancel between
     forward and reverse process. Each factor may be replaced by an unbiased estimate, so it holds for a finite number of
@@ -119,7 +122,8 @@ def trajectory_nll(
         active = is_revealed.any(-1).nonzero()[:, 0]
         if len(active):
             total[active] += step.select(active).log_likelihood(denoiser, law, inner)
-    return -lower_bound(total.view(B, J))
+    total = total.view(B, J)
+    return -torch.stack([lower_bound(total), total.mean(-1)], dim=-1)
 
 
 @torch.no_grad()
