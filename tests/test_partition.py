@@ -14,6 +14,13 @@ WEIGHTS, CHANCES = np.array([0.2, 1.0, 3.0]), np.array([0.5, 0.3, 0.2])
 LOG_Z = math.log(WEIGHTS @ CHANCES)
 
 
+ANCHOR = 2.0  # any positive number
+
+
+def anchored(log_weights):
+    return upper_bound(log_weights, torch.full(log_weights.shape[:-1], math.log(ANCHOR)).double())
+
+
 def expectation(estimator, n):
     """The exact expectation over n draws, by enumerating how often each weight is drawn."""
     total = 0.0
@@ -30,9 +37,11 @@ def test_the_lower_estimate_is_below_for_every_n(n):
     assert expectation(lower_bound, n) < LOG_Z
 
 
-@pytest.mark.parametrize("n", [2, 3, 8, 16, 32])
-def test_the_tangent_estimate_is_above_for_every_n(n):
-    assert expectation(upper_bound, n) > LOG_Z
+@pytest.mark.parametrize("anchor", [1e-6, 0.5, 2.0, 1e6])
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 16])
+def test_the_tangent_estimate_is_above_for_every_n_and_anchor(n, anchor, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.ANCHOR", anchor)
+    assert expectation(anchored, n) > LOG_Z
 
 
 def test_the_papers_upper_estimate_is_above_from_some_n_on_only():
@@ -46,7 +55,7 @@ def test_the_papers_upper_estimate_is_above_from_some_n_on_only():
     assert total < math.log(1 - chance + chance * 1000)
 
 
-@pytest.mark.parametrize("estimator", [lower_bound, paper_upper, upper_bound])
+@pytest.mark.parametrize("estimator", [lower_bound, paper_upper, anchored])
 def test_the_error_falls_like_one_over_n(estimator):
     errors = [abs(expectation(estimator, n) - LOG_Z) for n in (12, 24, 48)]
     slopes = [math.log2(a / b) for a, b in itertools.pairwise(errors)]
@@ -59,23 +68,24 @@ def test_leaving_one_out_is_the_mean_of_the_others_also_where_one_dominates():
     torch.testing.assert_close(leave_one_out(log_w), torch.tensor(plain).double())
 
 
-def test_one_sample_gives_the_same_value_from_both_sides_and_no_certified_bound():
+def test_one_sample_gives_the_same_value_from_both_sides():
     one = torch.tensor([[0.7]]).double()
     assert lower_bound(one).item() == paper_upper(one).item() == pytest.approx(0.7)
-    with pytest.raises(ValueError, match="at least 2 weights, got 1"):
-        upper_bound(one)
+    assert anchored(one).item() == pytest.approx(math.exp(0.7) / ANCHOR + math.log(ANCHOR) - 1)
 
 
 def test_equal_weights_are_known_exactly():
     log_w = torch.full((4, 6), 1.25).double()
-    for estimator in (lower_bound, paper_upper, upper_bound):
+    for estimator in (lower_bound, paper_upper, lambda w: upper_bound(w, w[:, 0])):
         torch.testing.assert_close(estimator(log_w), torch.full((4,), 1.25).double())
     assert (standard_error(log_w) < 1e-12).all()
 
 
-def test_a_zero_weight_counts_and_a_single_one_that_is_not_zero_bounds_nothing():
-    assert abs(lower_bound(torch.tensor([0.0, -torch.inf])) - math.log(0.5)) < 1e-7
-    assert upper_bound(torch.tensor([0.0, -torch.inf])) == torch.inf
+def test_a_zero_weight_counts():
+    drawn = torch.tensor([0.0, -torch.inf]).double()
+    assert lower_bound(drawn).item() == pytest.approx(math.log(0.5))
+    parts = [1 / 1 + math.log(1), 0 + math.log(1.5)]  # the points are (0 + 2) / 2 and (1 + 2) / 2
+    assert anchored(drawn).item() == pytest.approx(sum(parts) / 2 - 1)
 
 
 def test_the_standard_error_is_the_spread_of_repeated_estimates():

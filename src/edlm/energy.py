@@ -83,6 +83,12 @@ def is_normalised(energy: Energy) -> bool:
     return isinstance(energy, ZeroEnergy | CarryOverEnergy)
 
 
+def is_normalised_at(energy: Energy, xt: Tensor, mask_id: int) -> Tensor:
+    """Whether Z = 1 is known in each state (B, L): (B,). A causal model is normalised where nothing is given yet."""
+    nothing_given = (xt == mask_id).all(-1)
+    return nothing_given & isinstance(energy, AutoregressiveEnergy) | is_normalised(energy)
+
+
 @dataclass(frozen=True)
 class LearnedEnergy:
     """EDLM-NCE: a network trained to tell true completions from the denoiser's."""

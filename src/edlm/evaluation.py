@@ -63,6 +63,12 @@ class Likelihood:
     """What `bits` is: the exact value, or an upper bound of which generator."""
     protocol: str
     remark: str
+    gain: float | None
+    """Bits below the plain denoiser's bound, from the same draws; negative where the bound is not informative."""
+    gain_standard_error: float | None
+    tightening: float | None
+    """Bits below the bound that the same trajectories give one by one."""
+    tightening_standard_error: float | None
     bits_lower: float | None
     """With the lower estimate of log Z in place of the upper one, where the paper's formula needs one."""
     standard_error_lower: float | None
@@ -101,11 +107,15 @@ def make_score(model: Denoiser | Autoregressive, config: LikelihoodConfig, energ
             ),
             f"{about}, {J} trajectories",
             (*uses, "trajectories"),
+            columns=("value", "alone"),
         )
     if law is None:
         return Score(lambda x0, index: denoiser_nelbo(model, x0, index, seed=seed, steps=steps), about, uses)
     return Score(
-        lambda x0, index: certified_nll(model, law, x0, index, seed=seed, steps=steps, inner=inner), about, uses
+        lambda x0, index: certified_nll(model, law, x0, index, seed=seed, steps=steps, inner=inner),
+        about,
+        uses,
+        columns=("value", "plain"),
     )
 
 
@@ -113,8 +123,6 @@ def make_law(config: LikelihoodConfig, energy: Energy) -> Law:
     """What the steps of the sampler draw from: one of k candidates, or the model itself."""
     if config.candidates is not None:
         return ImportanceSampling(energy, config.candidates, config.window)
-    if config.partition_samples < 2:
-        raise UserError("the bound of the ideal sampler needs at least 2 partition samples, got 1; ask for more")
     return Ideal(energy, config.window, config.partition_samples)
 
 
@@ -177,29 +185,41 @@ def summarise(
             "energy rules the text out"
         )
     bits = nats / (length * math.log(2))
-    means = bits.mean(0)
-    errors = bits.std(0, ddof=1) / math.sqrt(len(bits)) if len(bits) > 1 else np.full(bits.shape[1], math.nan)
-    low = score.columns.index("lower") if "lower" in score.columns else None
+    column = dict(zip(score.columns, bits.T, strict=True))
+    mean, error = mean_and_error(bits[:, 0])
+    gain = mean_and_error(column["plain"] - bits[:, 0]) if "plain" in column else (None, None)
+    tightening = mean_and_error(column["alone"] - bits[:, 0]) if "alone" in column else (None, None)
+    low = mean_and_error(column["lower"]) if "lower" in column else (None, None)
     steps = config.num_steps(with_energy="candidates" in score.uses)
     settings = asdict(config) | {"steps": steps}
     names = ("steps", "candidates", "window", "inner", "partition_samples", "trajectories", "seed")
     return Likelihood(
-        bits=float(means[0]),
-        standard_error=float(errors[0]),
-        nats=float(means[0] * math.log(2)),
-        perplexity=float(2 ** means[0]),
+        bits=mean,
+        standard_error=error,
+        nats=mean * math.log(2),
+        perplexity=2**mean if mean < 1000 else math.inf,
         unit=unit,
         quantity=score.quantity,
         protocol=config.protocol,
         remark=score.remark,
-        bits_lower=None if low is None else float(means[low]),
-        standard_error_lower=None if low is None else float(errors[low]),
+        gain=gain[0],
+        gain_standard_error=gain[1],
+        tightening=tightening[0],
+        tightening_standard_error=tightening[1],
+        bits_lower=low[0],
+        standard_error_lower=low[1],
         num_blocks=len(nats),
         num_tokens=len(nats) * length,
         block_length=length,
         precision=precision,
         **{name: settings[name] if name in score.uses else None for name in names},
     )
+
+
+def mean_and_error(values: np.ndarray) -> tuple[float, float]:
+    """The mean of values (n,) and its standard error, which one value does not have."""
+    error = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+    return float(values.mean()), error
 
 
 def choose_blocks(num_blocks: int, max_blocks: int) -> list[int]:

@@ -21,7 +21,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from edlm.energy import CarryOverEnergy, Energy, is_normalised
+from edlm.energy import CarryOverEnergy, Energy, is_normalised, is_normalised_at
 from edlm.errors import UserError
 from edlm.importance import ImportanceSampling, draw_log_weights, is_in_window, log_weights
 from edlm.models.autoregressive import Autoregressive
@@ -34,6 +34,7 @@ from edlm.schedule import uniform_times
 
 CLAMPED, FREE = 1, 2  # which of a sequence's streams of numbers its candidates come from
 CHUNK_PAIRS = 1 << 22
+LEAST_GROUPS = 4
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,9 @@ def denoiser_nelbo(denoiser: DenoiserLike, x0: Tensor, index: Sequence[int], *, 
 def certified_nll(
     denoiser: DenoiserLike, law: Law, x0: Tensor, index: Sequence[int], *, seed: int, steps: int | None, inner: int
 ) -> Tensor:
-    """One estimate per sequence of an upper bound on -log p(x0) of the sampler whose steps follow `law`: (B,) float64.
+    """One estimate per sequence of an upper bound on -log p(x0) of the sampler whose steps follow `law`: (B, 2).
+
+    The second column is the bound of the plain denoiser from the same draws, so that the two can be compared. float64.
 
     weight * ( share * sum over M of -log p_theta(x0^i | xt)  -  gain ),   one moment per sequence,
 
@@ -87,7 +90,8 @@ def certified_nll(
     log_probs = denoiser(moment.xt, moment.t)  # (N, V)
     log_likelihood = masked_log_likelihood(log_probs, x0, moment.xt, denoiser.mask_id)
     step = RevealStep(x0, moment.xt, moment.t, moment.is_revealed, [(seed, i) for i in index], denoiser.mask_id)
-    return -moment.weight * moment.share * log_likelihood - moment.weight * step.gain(log_probs, law, inner)
+    plain = -moment.weight * moment.share * log_likelihood
+    return torch.stack([plain - moment.weight * step.gain(log_probs, law, inner), plain], dim=-1)
 
 
 @torch.no_grad()
@@ -95,7 +99,10 @@ def trajectory_nll(
     denoiser: DenoiserLike, law: Law | None, x0: Tensor, index: Sequence[int], *, seed: int, steps: int, inner: int,
     trajectories: int,
 ) -> Tensor:  # fmt: skip
-    """One estimate per sequence of a tighter upper bound, from J whole trajectories of all T steps: (B,) float64.
+    """One estimate per sequence of a tighter upper bound, from J whole trajectories of all T steps: (B, 2) float64.
+
+    The second column is the mean of the J bounds that the trajectories give alone: what the average inside the
+    logarithm is tighter than.
 
     -log of the mean over J of  prod over the steps of  p_law(x0^S | xt):  the masks' own probabilities cancel between
     forward and reverse process. Each factor may be replaced by an unbiased estimate, so it holds for a finite number of
@@ -115,7 +122,8 @@ def trajectory_nll(
         active = is_revealed.any(-1).nonzero()[:, 0]
         if len(active):
             total[active] += step.select(active).log_likelihood(denoiser, law, inner)
-    return -lower_bound(total.view(B, J))
+    total = total.view(B, J)
+    return -torch.stack([lower_bound(total), total.mean(-1)], dim=-1)
 
 
 @torch.no_grad()
@@ -190,20 +198,29 @@ class RevealStep:
     def _active_gain(self, log_probs: Tensor, law: Law, inner: int) -> Tensor:
         if isinstance(law, ImportanceSampling):
             k = law.num_candidates
-            others = self._log_weights(log_probs, law, inner * (k - 1), FREE)
-            return resampled_gain(self._clamped(log_probs, law, inner), others.view(len(self.x0), inner, k - 1))
-        below = lower_bound(self._clamped(log_probs, law, inner))
-        if is_normalised(law.energy) and law.temperature == 1:
-            return below
-        # Same numbers as for the clamped draws: the two bounds then rise and fall together.
-        return below - upper_bound(self._log_weights(log_probs, law, law.partition_samples, CLAMPED))
+            groups = num_groups(inner, k)
+            others = self._log_weights(log_probs, law, groups * (k - 1), FREE)
+            clamped = self._clamped(log_probs, law, inner, self.is_revealed)
+            return resampled_gain(clamped, others.view(len(self.x0), groups, k - 1))
+        below = lower_bound(self._clamped(log_probs, law, inner, self.is_revealed))
+        return below - self._log_z_from_above(log_probs, law)
 
-    def _clamped(self, log_probs: Tensor, law: Law, inner: int) -> Tensor:
-        """log w of `inner` completions that have the true tokens at S: (B, R). If S is all of M there is one."""
-        clamped = torch.where(self.is_revealed, self.x0, self.mask_id)
-        if torch.equal(self.is_revealed, self.xt == self.mask_id):
-            return self._log_weights(log_probs, law, 1, CLAMPED, clamped).expand(-1, inner)
-        return self._log_weights(log_probs, law, inner, CLAMPED, clamped)
+    def _log_z_from_above(self, log_probs: Tensor, law: Ideal) -> Tensor:
+        """An upper bound in expectation on log Z, exact where it is known: (B,)."""
+        is_known = is_normalised_at(law.energy, self.xt, self.mask_id) & (law.temperature == 1)
+        if is_known.all():
+            return torch.zeros(len(self.x0), dtype=torch.float64, device=self.x0.device)
+        data = self._clamped(log_probs, law, 1, self.xt == self.mask_id).squeeze(-1)
+        # Same numbers as for the clamped draws: the two bounds then rise and fall together.
+        drawn = self._log_weights(log_probs, law, law.partition_samples, CLAMPED)
+        return upper_bound(drawn, data).masked_fill(is_known, 0)
+
+    def _clamped(self, log_probs: Tensor, law: Law, num: int, where: Tensor) -> Tensor:
+        """log w of `num` completions that have the true tokens at `where`: (B, num). If that is all of M, just one."""
+        clamped = torch.where(where, self.x0, self.mask_id)
+        if torch.equal(where, self.xt == self.mask_id):
+            return self._log_weights(log_probs, law, 1, CLAMPED, clamped).expand(-1, num)
+        return self._log_weights(log_probs, law, num, CLAMPED, clamped)
 
     def _log_weights(
         self, log_probs: Tensor, law: Law, num: int, stream: int, clamped: Tensor | None = None
@@ -214,19 +231,27 @@ class RevealStep:
         )  # fmt: skip
 
 
-def resampled_gain(clamped: Tensor, others: Tensor) -> Tensor:
-    """log of the mean of  k w_1 / (w_1 + w_2 + ... + w_k)  over R inner draws: (B,).
+def num_groups(inner: int, k: int) -> int:
+    """G: groups of k - 1 fresh candidates that `inner` clamped draws are paired with.
 
-    `clamped` (B, R) are log w_1, of completions with the true tokens at S, and `others` (B, R, k - 1) those of fresh
+    Both sides cost about as many network passes, since neither helps without the other; but a few groups at least.
+    """
+    return max(min(inner, LEAST_GROUPS), -(-inner // (k - 1)))
+
+
+def resampled_gain(clamped: Tensor, others: Tensor) -> Tensor:
+    """log of the mean of  k w_1 / (w_1 + w_2 + ... + w_k)  over R x G inner draws: (B,).
+
+    `clamped` (B, R) are log w_1, of completions with the true tokens at S, and `others` (B, G, k - 1) those of fresh
     candidates. Resampling one of k candidates reveals x0^S with probability p_theta(x0^S | xt) times the expectation of
-    that ratio, so the logarithm of any average of such ratios is too low in expectation. All R x R pairs are averaged:
+    that ratio, so the logarithm of any average of such ratios is too low in expectation. All R x G pairs are averaged:
     the networks have been paid for, and more terms make it tighter.
     """
-    R, k = others.shape[1], others.shape[2] + 1
-    rest = others.logsumexp(-1)  # (B, R)
-    rows = max(1, CHUNK_PAIRS // R**2)
+    (R, G), k = (clamped.shape[1], others.shape[1]), others.shape[2] + 1
+    rest = others.logsumexp(-1)  # (B, G)
+    rows = max(1, CHUNK_PAIRS // (R * G))
     parts = []
     for w, v in zip(clamped.split(rows), rest.split(rows), strict=True):
-        log_ratio = w.unsqueeze(2) - torch.logaddexp(w.unsqueeze(2), v.unsqueeze(1))  # (B, R, R)
+        log_ratio = w.unsqueeze(2) - torch.logaddexp(w.unsqueeze(2), v.unsqueeze(1))  # (B, R, G)
         parts.append(lower_bound(log_ratio.flatten(1)))
     return math.log(k) + torch.cat(parts)

@@ -6,7 +6,7 @@ Legend: n candidates, on the last axis.
 
 The mean of n weights is unbiased for Z, so its logarithm is too low on average (Jensen). What is too high on average:
 
-    upper_bound      at every n >= 2, by the tangent of the logarithm: log Z <= Z / c + log c - 1 for every c > 0
+    upper_bound      at every n, by the tangent of the logarithm: log Z <= Z / c + log c - 1 for every c > 0
     paper_upper      only "for n large enough" (the paper's theorem 1, after Nowozin 2018)
 
 Both use leave-one-out means. All are float64 and never leave log space but for ratios of weights.
@@ -47,17 +47,19 @@ def paper_upper(log_weights: Tensor) -> Tensor:
     return (2 * n - 1) * lower_bound(log_weights) - 2 * (n - 1) * leave_one_out(log_weights).mean(-1)
 
 
-def upper_bound(log_weights: Tensor) -> Tensor:
-    """mean over i of  w_i / c_i + log c_i - 1,  c_i the mean of the other weights: at least log Z in expectation.
+def upper_bound(log_weights: Tensor, anchor: Tensor) -> Tensor:
+    """mean over i of  w_i / c_i + log c_i - 1,  c_i the mean of the other weights and one more: (...) from (..., n).
 
-    The logarithm lies below each of its tangents, and w_i is independent of the point c_i at which the tangent touches.
-    It holds at every n >= 2; where a few weights dominate it is far too high, as it must be. (...) from (..., n).
+    At least log Z in expectation, at every n: the logarithm lies below each of its tangents, and w_i is independent of
+    the point c_i at which the tangent touches. `anchor` (...) is the logarithm of the one more, any positive number
+    that does not depend on the draws; the weight of the data serves. A tangent that touches too far left is too high
+    by orders of magnitude, one too far right by a few nats only, so it should be large where the draws may miss what
+    dominates Z. It does not matter in the limit.
     """
-    if log_weights.shape[-1] < 2:
-        raise ValueError(f"an upper bound on log Z needs at least 2 weights, got {log_weights.shape[-1]}")
-    log_c = leave_one_out(log_weights)
-    tangent = (log_weights - log_c).exp() + log_c - 1
-    return torch.where(log_c == -torch.inf, torch.inf, tangent).mean(-1)  # all others zero: no tangent, no bound
+    n = log_weights.shape[-1]
+    others = leave_one_out(log_weights) + math.log(n - 1) if n > 1 else torch.full_like(log_weights, -torch.inf)
+    log_c = torch.logaddexp(others, anchor.unsqueeze(-1)) - math.log(n)  # (..., n)
+    return ((log_weights - log_c).exp() + log_c - 1).mean(-1)
 
 
 def standard_error(log_weights: Tensor) -> Tensor:

@@ -100,15 +100,17 @@ def name_lines(ax: "Axes", lines: Sequence[Line]) -> None:
     ax.figure.draw_without_rendering()  # type: ignore[union-attr]  # heights are known only after layout
     to_panel = ax.transData + ax.transAxes.inverted()
     ends = [(line.points[-1].x, line.points[-1].y) for line in lines]
-    heights = [float(to_panel.transform(end)[1]) for end in ends]
+    heights = [min(1.0, max(0.0, float(to_panel.transform(end)[1]))) for end in ends]  # some may leave the panel
     above, gap = 1.06, 0.06
     for index in sorted(range(len(lines)), key=lambda index: -heights[index]):
         above = min(heights[index], above - gap)
         colour = look(index)["color"]
         ax.annotate(
-            lines[index].name, ends[index], (1.03, above), textcoords="axes fraction", color=colour, va="center",
-            fontsize=9, annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "alpha": 0.3, "linewidth": 0.7, "shrinkB": 6},
+            lines[index].name, (ends[index][0], heights[index]), (1.03, above), xycoords=("data", "axes fraction"),
+            textcoords="axes fraction", color=colour, va="center", fontsize=9, annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-", "color": colour, "alpha": 0.3, "linewidth": 0.7, "shrinkB": 6, "relpos": (0, 0.5)
+            },
         )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from edlm.evaluation import Likelihood
 
 app = App(help="Measure models.")
+HEADLINE = ("bits", "standard_error", "nats", "perplexity", "remark", "gain", "gain_standard_error")
 app.command(zeroshot)
 app.command(generation)
 
@@ -127,7 +128,11 @@ def show(result: "Likelihood", *, json: bool) -> None:
         f"{result.bits:.4f} ± {result.standard_error:.4f} bits per {result.unit}  "
         f"({result.nats:.4f} nats, perplexity {result.perplexity:.3f})"
     )
+    if result.gain is not None:
+        print(
+            f"{result.gain:+.4f} ± {result.gain_standard_error:.4f} gained over the denoiser alone, on the same masks"
+        )
     if result.remark:
         print(result.remark)
     shown = {key: value for key, value in rows.items() if value not in (None, "")}
-    print_table({**{k: v for k, v in shown.items() if k not in ("bits", "nats", "perplexity", "remark")}, **about})
+    print_table({**{k: v for k, v in shown.items() if k not in HEADLINE}, **about})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from edlm._version import __version__
 from edlm.data.config import DataConfig
 from edlm.data.record import is_exported, portable_source, trained_on
 from edlm.errors import UserError
@@ -162,6 +163,7 @@ class Evaluator:
             "models": identity_of(model, energy),
             "text": corpus.describe() | {"split": split},
             "blocks": self.work.max_blocks,
+            "version": __version__,
             **asdict(config),
         }
         self.journals.append(Journal(cache_folder(corpus.config.cache) / "evaluations", key, self.world.rank))
