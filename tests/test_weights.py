@@ -34,7 +34,7 @@ from toys import tiny_autoregressive, tiny_denoiser
 ROOT = Path(__file__).parents[1]
 KINDS = {"denoiser": Denoiser, "ar": Autoregressive, "oracle": Autoregressive, "energy": EnergyNetwork}
 FILES = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md", "run.yaml"}
-PATH = re.compile(r"(?<![\w:/.<*])(~|[A-Za-z]:\\|/)[\w.-]+[/\\]|/(home|root|tmp|work|mnt|Users|var|data)\b")
+PATH = re.compile(r"(?<![\w/.<*])(~|[A-Za-z]:\\|/)[\w.-]+[/\\]|/(home|root|tmp|work|mnt|Users|var|data)\b")
 X = torch.randint(28, (2, 16), generator=torch.Generator().manual_seed(0))
 
 
@@ -177,6 +177,11 @@ def test_weights_that_overflow_are_refused_not_clipped():
 
 
 # --- no paths
+
+
+@pytest.mark.parametrize("text", ["text8:/some/where/text8", "`/a/b`", "out: ~/runs/x", r"C:\me\x", "in /work"])
+def test_what_counts_as_a_path_here(text):
+    assert PATH.search(text) and not PATH.search("https://a.b/c 90M/5M/5M out: runs/x text8:text8.xz and/or")
 
 
 @pytest.mark.parametrize(
