@@ -235,7 +235,7 @@ def test_a_sweep_needs_a_denoiser(edlm, models, data):  # noqa: F811
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_draws(edlm):  # noqa: F811
     """128 draws of 8 sequences held at once would need 200 MB more than 32 draws do."""
-    words = ["--draws", "32,128", "--length", 64, "--repeats", 1, "--json"]
+    words = ["--draws", "32,128", "--length", 64, "--batch-size", 8, "--repeats", 1, "--json"]
     rows = result_of(edlm("bench", "likelihood", *words))
     assert [(row["protocol"], row["draws"]) for row in rows] == [
         ("paper", "n = 32"), ("paper", "n = 128"), ("certified", "R = 32"), ("certified", "R = 128")

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 
 T = TypeVar("T")
@@ -46,6 +47,8 @@ def join_world() -> Iterator[World]:
     if size == 1:
         yield World()
         return
+    if torch.cuda.is_available():  # one GPU each
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
     dist.init_process_group("gloo")
     try:
         yield World(dist.get_rank(), size)

@@ -45,7 +45,7 @@ def train(
 @app.command
 def likelihood(
     *, draws: str = "1,16,256", energy: str = "ar", preset: str = "nano", vocab_size: int = 27, length: int = 256,
-    batch_size: int = 8, steps: int = 16, candidates: int = 2, repeats: int = 3, json: bool = False,
+    batch_size: int = 2, steps: int = 16, candidates: int = 2, repeats: int = 2, json: bool = False,
 ) -> None:  # fmt: skip
     """Tokens per second and peak memory of the paper's formula with n draws and of the certified bound with R.
 
