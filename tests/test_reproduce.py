@@ -5,6 +5,7 @@ import math
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -104,8 +105,10 @@ def test_table_1_has_both_protocols_and_the_papers_list(reproduce):
     rows = table_of(text)
     ours, paper = rows[: -len(TEXT8)], rows[-len(TEXT8) :]
     energies = ["EDLM-AR", "EDLM-coAR", "EDLM-NCE"]
-    assert [row["method"] for row in ours] == ["AR", "MDLM", *energies, *energies]
-    assert [row["which is"] for row in ours] == ["exact", "upper bound", *["not a bound"] * 3, *["upper bound"] * 3]
+    assert [row["method"] for row in ours] == ["AR", "MDLM", "MDLM", *energies, *energies]
+    assert [row["T"] for row in ours[:3]] == ["–", "–", "4"]
+    bounds = ["upper bound"]
+    assert [row["which is"] for row in ours] == ["exact", *bounds * 2, *["not a bound"] * 3, *bounds * 3]
     assert [(row["T"], row["k"], row["w"], row["R"]) for row in ours[-3:]] == [("4", "2", "1", "2")] * 3
     assert [row["method"] for row in paper] == [f"paper: {row.method}" for row in TEXT8]
     assert paper[-1]["bits per character"] == "≤ 1.24" and "Protocol paper: not a bound" in text
@@ -127,7 +130,7 @@ def test_table_2_has_a_column_for_the_models_own_text_and_for_each_set_at_hand(r
     rows = table_of(text)
     assert list(rows[0]) == ["perplexity", "text.txt", "LAMBADA"] and "Left out: PTB" in text
     names = [row["perplexity"] for row in rows]
-    assert names[:3] == ["AR", "MDLM", "EDLM-AR, paper"] and "EDLM-NCE, T=4, k=2, w=1" in names
+    assert names[:4] == ["AR", "MDLM", "MDLM, T=4", "EDLM-AR, paper"] and "EDLM-NCE, T=4, k=2, w=1" in names
     assert rows[-1] == {"perplexity": "paper: EDLM-coAR", "text.txt": "–", "LAMBADA": "50.04"}
     assert "R = 2, n = 2, seed 0" in text
 
@@ -273,7 +276,7 @@ def test_the_table_of_energies_is_that_of_the_json(reproduce):
 def test_rows_whose_model_is_absent_are_left_out_and_named(reproduce):
     text = succeed(reproduce("text8-bpc", *SMALL["text8-bpc"], energy_model=None))
     assert "Left out: EDLM-NCE (no model folder at text8-nano-energy" in text
-    assert {row["method"] for row in table_of(text)[:6]} == {"AR", "MDLM", "EDLM-AR", "EDLM-coAR"}
+    assert {row["method"] for row in table_of(text)[:7]} == {"AR", "MDLM", "EDLM-AR", "EDLM-coAR"}
     text = succeed(reproduce("text8-bpc", *SMALL["text8-bpc"], denoiser="none", energy_model="none"))
     assert [row["method"] for row in table_of(text)[:2]] == ["AR", "paper: Transformer AR"]
     assert "Left out: MDLM and EDLM (no --denoiser)" in text
@@ -308,6 +311,7 @@ def test_without_its_text_table_3_lacks_that_row_only(reproduce, tmp_path):
         ("ablation", ["--steps", "4,8"], {}, ["ablation has one number of steps, got --steps 4,8"]),
         ("ablation", [], {"ar": "none", "energy_model": "none"}, ["ablation needs an energy"]),
         ("energy", [], {"ar": "none", "energy_model": "none"}, ["energy needs an energy"]),
+        ("energy", [], {"out": "/dev/null/here"}, ["--out /dev/null/here cannot be written"]),
         ("tables", [], {}, ["tables"]),
         ("energy", ["--scale", "huge"], {}, ["huge"]),
         ("energy", ["--scale", "paper"], {"denoiser": None}, ["energy needs --denoiser: name one with --denoiser"]),
@@ -326,7 +330,7 @@ def test_a_dry_run_counts_passes_and_writes_nothing(reproduce, tmp_path, name):
 def test_the_passes_of_a_dry_run_are_those_of_the_settings(reproduce):
     lines = succeed(reproduce("text8-bpc", "--dry-run", *SMALL["text8-bpc"])).splitlines()
     passes = {line.rsplit("  ", 1)[0].strip(): int(line.split()[-2]) for line in lines if line.endswith("passes")}
-    assert passes["AR"] == passes["MDLM"] == passes["EDLM-coAR, paper"] == 4
+    assert passes["AR"] == passes["MDLM"] == passes["MDLM, T=4"] == passes["EDLM-coAR, paper"] == 4
     assert passes["EDLM-AR, paper"] == 4 * (2 + 3) and passes["EDLM-AR, T=4, k=2, w=1"] == 4 * (1 + 2 * 2)
     assert passes["all"] == sum(value for key, value in passes.items() if key != "all")
 
@@ -349,3 +353,16 @@ def test_help_loads_neither_torch_nor_matplotlib():
     code = "import sys; sys.argv = ['edlm', 'reproduce', '--help']\nfrom edlm.cli import main\ntry: main()\n"
     code += "finally: sys.exit(bool({'torch', 'matplotlib'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], env=ENV, stdout=subprocess.DEVNULL).returncode == 0
+
+
+def test_the_page_of_results_quotes_the_papers_figures_as_they_are():
+    page = (Path(__file__).parents[1] / "docs" / "results.md").read_text(encoding="utf-8")
+    for figure in TEXT8[1:-1]:
+        assert f"| {figure.method} | {'≤ ' if figure.is_bound else ''}{figure.bits:.2f} |" in page
+    for method, values in PERPLEXITY.items():
+        assert f"| {method} | {' | '.join(f'{value:.2f}' for value in values.values())} |" in page
+    for method in dict.fromkeys(row.method for row in GENERATION):
+        found = [row for row in GENERATION if row.method == method]
+        columns = [[row.steps.strip("–") for row in found], [row.gpt2 for row in found], [row.entropy for row in found]]
+        line = " | ".join(", ".join(map(str, column)) for column in columns)
+        assert f"| {method} | {line} |".replace("|  |", "| |") in page, line

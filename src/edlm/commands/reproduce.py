@@ -11,7 +11,9 @@ from edlm.commands.evaluator import HeldOut
 from edlm.commands.generation import numbers
 from edlm.commands.output import print_json
 from edlm.commands.sample import Device
+from edlm.durable import require_folder
 from edlm.errors import UserError
+from edlm.extras import require_extra
 from edlm.reproduce.settings import MODELS, Name, Samples, Scale, choose_settings
 from edlm.sweep_config import parse_candidates
 
@@ -125,6 +127,8 @@ def reproduce(
     if dry_run:
         print(show_jobs(stage, experiment.plan(stage)))
         return
+    require_extra("eval", "matplotlib")  # before the work is done, not after it
+    require_folder("--out", stage.out)
     report = experiment.run(stage)
     if report is not None:
         print_json(report.as_dict()) if json else print(report.as_text())

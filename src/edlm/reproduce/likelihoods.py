@@ -32,7 +32,7 @@ class Measurement:
     @property
     def label(self) -> str:
         if self.energy is None:
-            return self.method
+            return self.method if self.config.steps is None else f"{self.method}, T={self.config.steps}"
         return f"{self.method}, {'paper' if self.config.protocol == 'paper' else sampler_of(self.config)}"
 
     @property
@@ -51,7 +51,7 @@ def sampler_of(config: LikelihoodConfig) -> str:
 
 
 def measurements(stage: Stage) -> Iterator[Measurement]:
-    """AR exactly, MDLM in continuous time, every energy by the paper's formula and by the bound of every sampler."""
+    """AR exactly, MDLM in continuous time and with T steps, energies by the paper's formula and by certified bounds."""
     settings, cast = stage.settings, stage.cast
     assert isinstance(settings, Likelihoods)
     common: dict[str, Any] = {"seed": settings.seed, "partition_samples": settings.partition_samples}
@@ -60,6 +60,8 @@ def measurements(stage: Stage) -> Iterator[Measurement]:
     if not cast.denoiser:
         return
     yield Measurement("MDLM", LikelihoodConfig(**common))
+    for T in settings.steps:  # what the bounds of the corrected samplers are to be compared with
+        yield Measurement("MDLM", LikelihoodConfig(steps=T, **common))
     specs = cast.energies(settings.energies)
     for spec in specs:
         yield Measurement(energy_label(spec), LikelihoodConfig(protocol="paper", **common), spec)

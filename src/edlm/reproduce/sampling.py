@@ -62,11 +62,6 @@ def plan_samples(stage: Stage, *, with_ar: bool) -> list[Job]:
 def study(stage: Stage, *, with_ar: bool, with_text: bool = False) -> Study:
     """Draw and judge all samples; what an interrupted run had is kept. `with_text` adds a row of held-out text."""
     assert isinstance(stage.settings, Samples)
-    from edlm.durable import require_folder
-    from edlm.extras import require_extra
-
-    require_extra("eval", "matplotlib")
-    require_folder("--out", stage.out)
     grid = grid_of(stage, with_ar=with_ar)
     first = grid[0].method
     oracles = generation.load_oracles(stage.cast.oracle, first, grid[0].config.batch_size)
