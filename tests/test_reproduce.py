@@ -295,6 +295,8 @@ def test_without_its_text_table_3_lacks_that_row_only(reproduce, tmp_path):
     [
         ("text8-bpc", [], {"denoiser": "no/such/folder"}, ["no model folder at no/such/folder"]),
         ("text8-bpc", [], {"denoiser": None, "ar": None}, ["text8-bpc needs --denoiser", "text8-nano-denoiser"]),
+        ("text8-bpc", ["--dry-run"], {"denoiser": None, "ar": None}, ["text8-bpc needs --denoiser"]),
+        ("text8-bpc", ["--steps", "0"], {}, ["--steps must be at least 1, got 0"]),
         ("text8-bpc", ["--num", 3], {}, ["--num means nothing to text8-bpc", "--max-blocks"]),
         ("text8-bpc", ["--window", "2"], {}, ["--window must be between 0 and 1, got 2"]),
         ("text8-bpc", ["--energies", "ar,foo"], {}, ["unknown energy 'foo'"]),

@@ -44,8 +44,8 @@ PANELS = ("energy, nats\n(band: least to greatest drawn)", "effective sample siz
 def plan(stage: Stage) -> list[Job]:
     settings = stage.settings
     assert isinstance(settings, Energies)
-    each = settings.max_blocks * len(settings.times) * (2 + settings.negatives)
-    return [Job(energy_label(spec), each) for spec in energies_of(stage)]
+    each = (settings.max_blocks or 1) * len(settings.times) * (2 + settings.negatives)
+    return [Job(energy_label(spec), each, "" if settings.max_blocks else " per block") for spec in energies_of(stage)]
 
 
 def run(stage: Stage) -> Report | None:

@@ -54,6 +54,8 @@ def measurements(stage: Stage) -> Iterator[Measurement]:
     """AR exactly, MDLM in continuous time and with T steps, energies by the paper's formula and by certified bounds."""
     settings, cast = stage.settings, stage.cast
     assert isinstance(settings, Likelihoods)
+    if not cast.ar:
+        stage.require("denoiser")
     common: dict[str, Any] = {"seed": settings.seed, "partition_samples": settings.partition_samples}
     if cast.ar:
         yield Measurement("AR", LikelihoodConfig(**common), is_causal=True)
@@ -98,10 +100,8 @@ class Measured:
 
 
 def load_models(stage: Stage, measuring: Evaluator) -> Measured:
-    """The denoiser and the causal model, as far as they are there; one of them has to be."""
+    """The denoiser and the causal model, as far as they are there."""
     cast = stage.cast
-    if not cast.ar:
-        stage.require("denoiser")
     flags = {True: ("", cast.ar), False: (cast.denoiser, "")}
     models = {causal: load(*names, stage.device) for causal, names in flags.items() if any(names)}
     require_same_tokens(list(models.values()))

@@ -131,6 +131,9 @@ def check(key: str, value: Any) -> None:
     least = {"num": 1, "max_blocks": 0, "batch_size": 0, "inner": 1, "partition_samples": 1, "seed": 0}
     if key in least and value < least[key]:
         raise UserError(f"{flag(key)} must be at least {least[key]}, got {value}")
+    for steps in value if key == "steps" else ():
+        if steps < 1:
+            raise UserError(f"--steps must be at least 1, got {steps}")
     for window in value if key == "window" else ():
         if not 0 <= window <= 1:
             raise UserError(f"--window must be between 0 and 1, got {window:g}")

@@ -24,10 +24,11 @@ def plan(stage: Stage) -> list[Job]:
 
 def run(stage: Stage) -> Report | None:
     """Measure all rows, and write them; None in all processes but the first."""
+    todo = list(measurements(stage))
     with evaluator(work_of(stage)) as measuring:
         models = load_models(stage, measuring)
         corpus, split = models.corpus(stage.held_out), stage.held_out.split
-        rows = [describe(row, models.measure(row, corpus, split)) for row in measurements(stage)]
+        rows = [describe(row, models.measure(row, corpus, split)) for row in todo]
         if not measuring.world.is_first:
             return None
         results = {"rows": rows, "paper": [asdict(row) for row in paper_figures.TEXT8]}

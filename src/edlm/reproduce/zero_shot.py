@@ -24,6 +24,7 @@ def plan(stage: Stage) -> list[Job]:
 def run(stage: Stage) -> Report | None:
     """Measure all rows on all sets, and write them; None in all processes but the first."""
     names, missing = choose_sets(stage.sets, stage.files)
+    todo = list(measurements(stage))
     with evaluator(work_of(stage)) as measuring:
         models = load_models(stage, measuring)
         base = HeldOut(wrap_eos=stage.held_out.wrap_eos, cache=stage.held_out.cache)  # all of a set is its test split
@@ -31,7 +32,6 @@ def run(stage: Stage) -> Report | None:
         own, reason = own_text(models)
         texts = own | texts
         corpora = {each: models.corpus(text) for each, text in texts.items()}
-        todo = list(measurements(stage))
         rows: Rows = {
             row.label: {
                 each: models.measure(row, corpora[each], text.split, f", {each}") for each, text in texts.items()
