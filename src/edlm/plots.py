@@ -196,11 +196,15 @@ def draw_heat_map(
     y: Sequence[str], is_low_good: bool = True,
 ) -> None:  # fmt: skip
     """A cell for each value with its label inside; darker is better. The first row is at the bottom."""
+    ax.set_axisbelow(False)  # the white lines between cells lie on top
     ax.imshow(values, cmap="Blues_r" if is_low_good else "Blues", origin="lower", aspect="auto", alpha=0.85)
     ax.grid(False)
     ax.set_xticks(range(len(x)), x)
     ax.set_yticks(range(len(y)), y)
-    ax.tick_params(length=0)
+    ax.set_xticks([place + 0.5 for place in range(len(x) - 1)], minor=True)
+    ax.set_yticks([place + 0.5 for place in range(len(y) - 1)], minor=True)
+    ax.grid(which="minor", color="white", linewidth=2)
+    ax.tick_params(which="both", length=0)
     for spine in ax.spines.values():
         spine.set_visible(False)
     flat = [value for row in values for value in row]
