@@ -77,6 +77,7 @@ def test_the_documentation_shows_all_commands():
         "evaluate zeroshot",
         "train energy",
         "infill",
+        "reproduce",
     ):
         assert any(command.startswith(name) for command in shown), name
 

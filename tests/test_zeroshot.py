@@ -11,8 +11,9 @@ import pytest
 from edlm.data import DataConfig, prepare
 from edlm.data.detokenise import DETOKENISERS, detokeniser
 from edlm.data.sources import open_source
-from edlm.data.zeroshot import PAPER_ROWS, SETS, zeroshot_source
+from edlm.data.zeroshot import SETS, zeroshot_source
 from edlm.errors import UserError
+from edlm.paper_figures import OPENWEBTEXT, PERPLEXITY
 from edlm.tokenization import normalise_text8, train_bpe
 
 SENTENCES = ["the <unk> firm 's shares rose N %", "it did n't say", "traders ' fees of $ N fell"]
@@ -139,8 +140,8 @@ def test_every_detokeniser_has_a_version_and_says_what_it_undoes():
 def test_the_sets_are_those_of_the_papers_table():
     titles = [entry.title for entry in SETS.values()]
     assert titles == ["PTB", "WikiText", "LM1B", "LAMBADA", "AG News", "PubMed", "arXiv"]
-    assert all(list(row) == list(SETS) for row in PAPER_ROWS.values())
-    assert PAPER_ROWS["MDLM"]["lambada"] == 47.52 and PAPER_ROWS["EDLM-coAR"]["arxiv"] == 39.02
+    assert all(list(row) == [OPENWEBTEXT, *SETS] for row in PERPLEXITY.values())
+    assert PERPLEXITY["MDLM"]["lambada"] == 47.52 and PERPLEXITY["EDLM-coAR"]["arxiv"] == 39.02
     assert all(entry.detokeniser in DETOKENISERS for entry in SETS.values())
 
 

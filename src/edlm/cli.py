@@ -10,7 +10,7 @@ from cyclopts.config import Dict
 from cyclopts.exceptions import CycloptsError
 
 from edlm._version import __version__
-from edlm.commands import bench, data, evaluate, export, info, sample, train
+from edlm.commands import bench, data, evaluate, export, info, reproduce, sample, train
 from edlm.errors import UserError
 
 
@@ -73,6 +73,7 @@ app.command(data.app, name="data")
 app.command(export.export)
 app.command(info.info)
 app.command(bench.app, name="bench")
+app.command(reproduce.reproduce)
 
 
 def main() -> None:

@@ -147,10 +147,15 @@ def plot_frontier(rows: Sequence[Row], path: Path, unit: str = "token") -> None:
 
 
 def point(row: Row, oracle: str, unit: str) -> plots.Point:
-    scored = row.perplexity[oracle]
-    x, y = row.entropy, scored.perplexity if unit == "token" else exponential(scored.nats_per_character)
+    x, y = row.entropy, perplexity_per(unit, row, oracle)
     label = "" if row.steps is None else str(row.steps)
     return plots.Point(x.mean, y.mean, x.standard_error, y.standard_error, label)
+
+
+def perplexity_per(unit: str, row: Row, oracle: str) -> Estimate:
+    """Perplexity per token of the oracle, or per character for samplers of characters."""
+    scored = row.perplexity[oracle]
+    return scored.perplexity if unit == "token" else exponential(scored.nats_per_character)
 
 
 def named_once(points: Sequence[plots.Point]) -> Iterator[plots.Point]:

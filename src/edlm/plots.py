@@ -3,6 +3,7 @@
 Figures are objects of their own; nothing here touches matplotlib's global state or needs a display.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from edlm.extras import require_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 # Okabe and Ito's palette without its yellow, which is too light for a line.
@@ -50,16 +52,30 @@ class Line:
     points: Sequence[Point]
 
 
+@dataclass(frozen=True)
+class Dot:
+    """One named value with its standard error; NaN where unknown."""
+
+    name: str
+    value: float
+    error: float = float("nan")
+
+
 @contextmanager
-def figure(columns: int = 1, *, width: float = 7.2, height: float = 4.8) -> "Iterator[tuple[Figure, list[Axes]]]":
-    """An empty figure of `columns` panels in the house style, which holds inside the block."""
+def figure(
+    columns: int = 1, *, rows: int = 1, width: float = 7.2, height: float = 4.8
+) -> "Iterator[tuple[Figure, list[Axes]]]":
+    """An empty figure of `rows` by `columns` panels, row by row, in the house style, which holds inside the block.
+
+    Width and height are one panel's.
+    """
     require_extra("eval", "matplotlib")
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
-        made = Figure(figsize=(width * columns, height), layout="constrained")
-        axes = [made.add_subplot(1, columns, column + 1) for column in range(columns)]
+        made = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        axes = [made.add_subplot(rows, columns, place + 1) for place in range(rows * columns)]
         yield made, axes
 
 
@@ -73,13 +89,14 @@ def save(made: "Figure", path: Path) -> None:
 def look(index: int) -> dict[str, Any]:
     """Colour, marker and dashes of line number `index`."""
     turn, place = divmod(index, len(COLOURS))
-    return {"color": COLOURS[place], "marker": MARKERS[place], "linestyle": DASHES[turn % len(DASHES)]}
+    marker = MARKERS[(place + 3 * turn) % len(MARKERS)]
+    return {"color": COLOURS[place], "marker": marker, "linestyle": DASHES[turn % len(DASHES)]}
 
 
-def draw_lines(ax: "Axes", lines: Sequence[Line]) -> None:
-    """Lines with markers and error bars, and each point's label beside it."""
+def draw_lines(ax: "Axes", lines: Sequence[Line], *, is_joined: bool = True) -> None:
+    """Lines with markers and error bars, and each point's label beside it; not joined, the points alone."""
     for index, line in enumerate(lines):
-        style = look(index)
+        style = look(index) | ({} if is_joined else {"linestyle": "none"})
         x, y = [p.x for p in line.points], [p.y for p in line.points]
         x_errors, y_errors = [finite(p.x_error) for p in line.points], [finite(p.y_error) for p in line.points]
         ax.errorbar(
@@ -95,22 +112,23 @@ def draw_lines(ax: "Axes", lines: Sequence[Line]) -> None:
 def name_lines(ax: "Axes", lines: Sequence[Line]) -> None:
     """The names of the lines in their colours, right of the panel, each at the height of its line's last point.
 
-    A name is moved down as far as needed to stay clear of the one above it.
+    A name is moved down as far as needed to stay clear of the one above it; a line without any known point has none.
     """
     ax.figure.draw_without_rendering()  # type: ignore[union-attr]  # heights are known only after layout
     to_panel = ax.transData + ax.transAxes.inverted()
-    ends = [(line.points[-1].x, line.points[-1].y) for line in lines]
-    heights = [min(1.0, max(0.0, float(to_panel.transform(end)[1]))) for end in ends]  # some may leave the panel
+    known = {index: [p for p in line.points if math.isfinite(p.y)] for index, line in enumerate(lines)}
+    ends = {index: (points[-1].x, points[-1].y) for index, points in known.items() if points}
+    # Some lines may leave the panel: their names stay beside it.
+    heights = {index: min(1.0, max(0.0, float(to_panel.transform(end)[1]))) for index, end in ends.items()}
     above, gap = 1.06, 0.06
-    for index in sorted(range(len(lines)), key=lambda index: -heights[index]):
+    for index in sorted(heights, key=lambda index: -heights[index]):
         above = min(heights[index], above - gap)
         colour = look(index)["color"]
         ax.annotate(
             lines[index].name, (ends[index][0], heights[index]), (1.03, above), xycoords=("data", "axes fraction"),
             textcoords="axes fraction", color=colour, va="center", fontsize=9, annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-", "color": colour, "alpha": 0.3, "linewidth": 0.7, "shrinkB": 6, "relpos": (0, 0.5)
-            },
+            arrowprops={"arrowstyle": "-", "color": colour, "alpha": 0.3, "linewidth": 0.7, "shrinkB": 6,
+                        "relpos": (0, 0.5)},
         )  # fmt: skip
 
 
@@ -150,20 +168,80 @@ def frontier(
                 note(ax, "held-out text", star.x, star.y, offset=(0, 10), ha="center")
             ax.set_yscale("log")
             ax.margins(0.12)
-            plain_numbers(ax)
+            plain_numbers(ax.yaxis)
             ax.set(xlabel="entropy of a sample's tokens, nats", ylabel=f"generative perplexity per {unit}")
             ax.set_title(f"Oracle: {oracle}")
             name_lines(ax, lines)
         save(made, path)
 
 
-def plain_numbers(ax: "Axes") -> None:
+def plain_numbers(axis: "Axis") -> None:
     """Ordinary numbers on a logarithmic axis, 20 and not 2 x 10^1, at few enough places to be read."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    low, high = ax.get_ylim()
+    low, high = sorted(axis.get_view_interval())
     fine, coarse = (1, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2, 2.2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9), (1, 1.5, 2, 3, 5, 7)
     places = fine if high / low < 2.5 else coarse if high / low < 30 else (1, 2, 5)
-    ax.yaxis.set_major_locator(LogLocator(subs=[float(place) for place in places]))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_locator(LogLocator(subs=[float(place) for place in places]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def draw_band(ax: "Axes", index: int, x: Sequence[float], low: Sequence[float], high: Sequence[float]) -> None:
+    """The space between two lines, in the colour of line number `index`."""
+    ax.fill_between(x, low, high, color=look(index)["color"], alpha=0.16, linewidth=0)
+
+
+def draw_heat_map(
+    ax: "Axes", values: Sequence[Sequence[float]], labels: Sequence[Sequence[str]], *, x: Sequence[str],
+    y: Sequence[str], is_low_good: bool = True,
+) -> None:  # fmt: skip
+    """A cell for each value with its label inside; darker is better. The first row is at the bottom."""
+    ax.set_axisbelow(False)  # the white lines between cells lie on top
+    ax.imshow(values, cmap="Blues_r" if is_low_good else "Blues", origin="lower", aspect="auto", alpha=0.85)
+    ax.grid(False)
+    ax.set_xticks(range(len(x)), x)
+    ax.set_yticks(range(len(y)), y)
+    ax.set_xticks([place + 0.5 for place in range(len(x) - 1)], minor=True)
+    ax.set_yticks([place + 0.5 for place in range(len(y) - 1)], minor=True)
+    ax.grid(which="minor", color="white", linewidth=2)
+    ax.tick_params(which="both", length=0)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+    flat = [value for row in values for value in row]
+    low, span = min(flat), (max(flat) - min(flat)) or 1.0
+    for row, cells in enumerate(labels):
+        for column, label in enumerate(cells):
+            share = (values[row][column] - low) / span
+            is_dark = (1 - share if is_low_good else share) > 0.6
+            ax.text(column, row, label, ha="center", va="center", color="white" if is_dark else DARK, fontsize=10)
+
+
+def dots_height(groups: Mapping[str, Sequence[Dot]]) -> float:
+    """Inches that a chart of dots needs, a line each, headings included."""
+    return 1.1 + 0.23 * sum(len(dots) + 1.5 for dots in groups.values())
+
+
+def draw_dots(ax: "Axes", groups: Mapping[str, Sequence[Dot]], *, quoted: str = "") -> None:
+    """Named values below each other, each with its number beside it, under a heading for every group in its colour.
+
+    The group `quoted`, of values from elsewhere, is grey.
+    """
+    ticks, names, y = [], [], 0.0
+    for index, (heading, dots) in enumerate(groups.items()):
+        style = look(index) | {"linestyle": "none"} | ({"color": GREY} if heading == quoted else {})
+        ax.text(0.012, y, heading, color=style["color"], weight="bold", va="center", transform=ax.get_yaxis_transform())
+        for dot in dots:
+            y -= 1
+            ax.errorbar(dot.value, y, xerr=finite(dot.error), **style, elinewidth=1.2)
+            text = f"{dot.value:.3f} ± {dot.error:.3f}" if dot.error == dot.error else f"{dot.value:.2f}"
+            note(ax, text, dot.value + finite(dot.error), y, style["color"], offset=(7, 0), size=8, va="center")
+            ticks.append(y)
+            names.append(dot.name)
+        y -= 1.5
+    ax.set_yticks(ticks, names)
+    ax.set_ylim(y + 0.7, 0.8)
+    ax.grid(visible=False, axis="y")
+    ax.margins(x=0.06)
+    low, high = ax.get_xlim()
+    ax.set_xlim(low, high + 0.14 * (high - low))  # room for the numbers

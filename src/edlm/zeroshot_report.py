@@ -4,9 +4,10 @@ import math
 from dataclasses import asdict
 from pathlib import Path
 
-from edlm.data.zeroshot import PAPER_ROWS, PREFIX, SETS, zeroshot_source
+from edlm.data.zeroshot import PREFIX, SETS, zeroshot_source
 from edlm.errors import UserError
 from edlm.evaluation import Likelihood
+from edlm.paper_figures import PERPLEXITY
 from edlm.reports import Report, markdown_table, write_report
 
 Rows = dict[str, dict[str, Likelihood]]
@@ -44,33 +45,45 @@ def report_zeroshot(folder: Path, rows: Rows, missing: dict[str, str]) -> Report
     results = {
         "rows": {method: {name: asdict(result) for name, result in row.items()} for method, row in rows.items()},
         "missing": missing,
-        "paper": PAPER_ROWS,
+        "paper": PERPLEXITY,
     }
     return write_report(folder, f"{table(rows)}\n{remarks(rows, missing)}\n", results)
+
+
+def title_of(name: str) -> str:
+    """A set as in the paper's table; text of another source as it was named."""
+    return SETS[name].title if name in SETS else name
 
 
 def table(rows: Rows) -> str:
     """Perplexities with standard errors, one row per method, then the paper's."""
     names = list(next(iter(rows.values())))
-    lines = [["perplexity", *(SETS[name].title for name in names)]]
+    lines = [["perplexity", *map(title_of, names)]]
     lines += [[method, *(plus_minus(row[name]) for name in names)] for method, row in rows.items()]
     first = next(iter(rows.values()))
     lines.append([f"{next(iter(first.values())).unit}s scored", *(f"{first[name].num_tokens:,}" for name in names)])
-    lines += [[f"paper: {method}", *(f"{row[name]:.2f}" for name in names)] for method, row in PAPER_ROWS.items()]
+    for method, row in PERPLEXITY.items():
+        lines.append([f"paper: {method}", *(f"{row[name]:.2f}" if name in row else "–" for name in names)])
     return markdown_table(lines)
 
 
 def plus_minus(result: Likelihood) -> str:
-    """Perplexity, with its standard error to first order."""
-    return f"{result.perplexity:.2f} ± {result.perplexity * math.log(2) * result.standard_error:.2f}"
+    return f"{result.perplexity:.2f} ± {perplexity_error(result):.2f}"
+
+
+def perplexity_error(result: Likelihood) -> float:
+    """The standard error of the perplexity, to first order."""
+    return result.perplexity * math.log(2) * result.standard_error
 
 
 def remarks(rows: Rows, missing: dict[str, str]) -> str:
     """What the numbers are, and what they may not be compared with."""
     first = next(iter(next(iter(rows.values())).values()))
     lines = [f"{method}: {next(iter(row.values())).quantity}" for method, row in rows.items()]
+    protocols = sorted({result.protocol for row in rows.values() for result in row.values()})
     lines.append(
-        f"Perplexity per {first.unit}, ± standard error over blocks of {first.block_length}; protocol {first.protocol}."
+        f"Perplexity per {first.unit}, ± standard error over blocks of {first.block_length}; "
+        f"protocol {' and '.join(protocols)}."
     )
     lines += sorted({result.remark for row in rows.values() for result in row.values() if result.remark})
     lines.append(

@@ -16,9 +16,11 @@ from edlm.errors import UserError
 from edlm.likelihood_config import LikelihoodConfig
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from edlm.data import Corpus
     from edlm.distributed import World
-    from edlm.evaluation import Likelihood
+    from edlm.evaluation import Likelihood, Score
     from edlm.generation import Model
     from edlm.journal import Journal
 
@@ -130,20 +132,37 @@ class Evaluator:
         """The likelihood of a model, perhaps with an energy, on a split of the corpus."""
         from edlm.evaluation import evaluate_likelihood
 
-        correction = self._energy(energy, model) if energy else None
+        correction = self.energy(energy, model) if energy else None
         result = evaluate_likelihood(
             model, corpus, split, config, energy=correction, max_blocks=self.work.max_blocks,
             batch_size=self.work.batch_size, progress=self.world.is_first and sys.stderr.isatty(),
-            journal=self._journal(model, correction, corpus, split, config), world=self.world, label=label,
+            journal=self._journal(model, correction, corpus, split, asdict(config)), world=self.world, label=label,
         )  # fmt: skip
         return replace(result, energy=energy)
+
+    def score(
+        self, score: "Score", model: "Model", corpus: "Corpus", split: str, *, energy: str, settings: dict[str, Any],
+        label: str = "",
+    ) -> "np.ndarray":  # fmt: skip
+        """What `score` says of each block that is looked at, (n, C); `settings` are all that it depends on besides."""
+        from edlm.evaluation import choose_blocks, fitting_batch, score_blocks
+
+        blocks = corpus[split]
+        return score_blocks(
+            score, blocks, choose_blocks(len(blocks), self.work.max_blocks),
+            batch_size=self.work.batch_size or fitting_batch(blocks.length, model.vocab_size),
+            device=next(model.parameters()).device, progress=self.world.is_first and sys.stderr.isatty(),
+            journal=self._journal(model, self.energy(energy, model), corpus, split, settings), world=self.world,
+            label=label,
+        )  # fmt: skip
 
     def forget(self) -> None:
         """All is measured and written: the journals have served."""
         for journal in self.journals if self.world.is_first else []:
             journal.remove()
 
-    def _energy(self, spec: str, model: "Model") -> Any:
+    def energy(self, spec: str, model: "Model") -> Any:
+        """The energy that `spec` names."""
         from edlm.energy_spec import load_energy
         from edlm.generation import require_denoiser
 
@@ -153,7 +172,7 @@ class Evaluator:
         return self.energies[spec]
 
     def _journal(
-        self, model: "Model", energy: Any, corpus: "Corpus", split: str, config: LikelihoodConfig
+        self, model: "Model", energy: Any, corpus: "Corpus", split: str, settings: dict[str, Any]
     ) -> "Journal":
         from edlm.data.cache import cache_folder
         from edlm.energy import identity_of
@@ -164,7 +183,7 @@ class Evaluator:
             "text": corpus.describe() | {"split": split},
             "blocks": self.work.max_blocks,
             "version": __version__,
-            **asdict(config),
+            **settings,
         }
         self.journals.append(Journal(cache_folder(corpus.config.cache) / "evaluations", key, self.world.rank))
         return self.journals[-1]

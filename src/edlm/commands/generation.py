@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from edlm.causal_lm import CausalLM
     from edlm.generation_report import Row
     from edlm.oracle import Oracle
-    from edlm.study import Method
+    from edlm.study import Method, Setting
 
 PROTOCOL = {
     "draws": "exact, float64",
@@ -109,26 +109,32 @@ def generation(
     oracles = load_oracles(oracle, methods[0], batch_size)
     embedder = choose_features(features, oracles)
     from edlm.generation import require_tokenizer
-    from edlm.generation_study import circular, run
+    from edlm.generation_study import run
     from edlm.study import make_grid
 
     grid = make_grid(methods, *axes, base)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder:
         rows = run(grid, oracles, num, Path(folder), held_out=texts, features=embedder, progress=progress)
-    protocol: dict[str, Any] = {
-        "denoiser": denoiser,
-        "ar": ar or None,
-        "num": num,
-        "length": length or methods[0].model.length,
-    }
-    protocol |= {"seed": seed, "temperature": temperature}
-    protocol |= {"batch_size": batch_size, "data": about_data}
-    report = {
-        "protocol": protocol | about_oracles(oracles) | PROTOCOL | {"versions": versions()},
+    names = {"denoiser": denoiser, "ar": ar or None, "data": about_data}
+    report = report_of(rows, grid, oracles, names)
+    show(report, rows, out, unit=require_tokenizer(methods[0].model).unit, json=json)
+
+
+def report_of(
+    rows: "Sequence[Row]", grid: "Sequence[Setting]", oracles: "Sequence[Oracle]", names: dict[str, Any]
+) -> dict[str, Any]:
+    """The rows with their whole protocol: the samplers' settings are in the rows, what they share is beside them."""
+    from edlm.generation_study import circular
+
+    config = grid[0].config
+    shared: dict[str, Any] = {"length": config.length or grid[0].method.model.length, "seed": config.seed}
+    shared |= {"temperature": config.temperature, "batch_size": config.batch_size, "num": rows[0].num_samples}
+    methods = list({id(setting.method): setting.method for setting in grid}.values())
+    return {
+        "protocol": names | shared | about_oracles(oracles) | PROTOCOL | {"versions": versions()},
         "notes": [TIMING, *circular(methods, oracles)],
         "rows": [asdict(row) for row in rows],
     }
-    show(report, rows, out, unit=require_tokenizer(methods[0].model).unit, json=json)
 
 
 def numbers(flag: str, text: str, kind: Callable[[str], Any]) -> list[Any]:
@@ -243,9 +249,10 @@ def versions() -> dict[str, str]:
 
 def show(report: dict[str, Any], rows: "Sequence[Row]", out: Path | None, *, unit: str, json: bool) -> None:
     """Print the results, and write them to the folder."""
-    from edlm.commands.output import plain, print_json
+    from edlm.commands.output import print_json
     from edlm.durable import write_whole
     from edlm.generation_report import plot_frontier, table
+    from edlm.reports import plain
 
     text = table(rows) + "\n" + "".join(f"- {note}\n" for note in report["notes"])
     if out is not None:

@@ -100,21 +100,6 @@ SETS: dict[str, ZeroShotSet] = {
     )
 }  # fmt: skip
 
-# Perplexities of the paper's zero-shot table, in the order of SETS: GPT-2's tokens, blocks of 1024, models trained on
-# OpenWebText. The EDLM rows come from the paper's own formula, which is no bound for a joint denoiser: quote them, but
-# compare only numbers of one protocol.
-PAPER_ROWS: dict[str, dict[str, float]] = {
-    row: dict(zip(SETS, values, strict=True))
-    for row, values in {
-        "AR": (82.05, 25.75, 51.25, 51.28, 52.09, 49.01, 41.73),
-        "SEDD": (100.09, 34.28, 68.20, 49.86, 62.09, 44.53, 38.48),
-        "MDLM": (95.26, 32.83, 67.01, 47.52, 61.15, 41.89, 37.37),
-        "EDLM-NCE": (93.21, 30.77, 63.19, 46.92, 60.02, 41.80, 36.63),
-        "EDLM-AR": (89.67, 29.24, 60.80, 49.70, 57.27, 45.90, 38.38),
-        "EDLM-coAR": (89.73, 28.31, 60.23, 50.04, 57.94, 46.31, 39.02),
-    }.items()
-}
-
 
 def zeroshot_source(spec: str) -> Source:
     """The source for `zeroshot:NAME` (from the hub) or `zeroshot:NAME:PATH` (a file, or a folder that holds it)."""

@@ -15,12 +15,11 @@ from torch import Tensor
 from edlm.data.blocks import Blocks
 from edlm.energy import Energy
 from edlm.evaluation import make_score, score_blocks, summarise
-from edlm.importance import propose
 from edlm.likelihood_config import LikelihoodConfig
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.denoiser import Denoiser
 from edlm.models.energy_network import EnergyNetwork
-from edlm.nce import LOSSES, diagnostics
+from edlm.nce import LOSSES, contrast, diagnostics
 from edlm.objectives import cross_entropy, masked_log_likelihood, nelbo_at_time
 from edlm.training.batches import NoisyBatches
 
@@ -113,14 +112,8 @@ class EnergyTask:
         return weight * LOSSES[self.form](self.energies(batch)).float()
 
     def energies(self, batch: Batch) -> Tensor:
-        """Energies (B, K) of the true completion, then of the drawn ones; one denoiser pass serves all of them."""
-        x0, xt, t = batch["x0"], batch["xt"], batch["t"]
-        with torch.no_grad():
-            log_probs = self.denoiser(xt, t)
-            drawn, log_drawn = propose(log_probs, xt, self.denoiser.mask_id, batch["uniform"])
-            log_true = masked_log_likelihood(log_probs, x0, xt, self.denoiser.mask_id)
-        every = torch.cat([x0.unsqueeze(1), drawn], dim=1)  # (B, K, L)
-        return self.energy(every, xt, t, torch.cat([log_true.unsqueeze(1), log_drawn], dim=1))
+        """Energies (B, K) of the true completion, then of the drawn ones."""
+        return contrast(self.energy, self.denoiser, batch["x0"], batch["xt"], batch["t"], batch["uniform"])
 
     @torch.no_grad()
     def validate(self, index: Sequence[int], batch_size: int, device: torch.device) -> np.ndarray:

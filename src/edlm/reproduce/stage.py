@@ -1,0 +1,127 @@
+"""What every experiment starts from: models that are there, reasons why rows are left out, a folder for its files."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edlm.commands.evaluator import HeldOut
+from edlm.errors import UserError
+from edlm.models.pretrained import find_folder
+from edlm.paper_figures import REMARK, SOURCE
+from edlm.reports import Report, write_report
+from edlm.reproduce.settings import Models, Settings
+
+NONE = "none"
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The models that take part, by name; empty where one is absent."""
+
+    denoiser: str
+    ar: str
+    energy_model: str
+    oracle: tuple[str, ...]
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """Flag to the reason why its model takes no part."""
+
+    def energies(self, kinds: Sequence[str]) -> list[str]:
+        """The energies of these kinds whose model is there, as `edlm sample` names them."""
+        named = {"ar": self.ar, "coar": self.ar, "nce": self.energy_model}
+        return [f"{kind}:{named[kind]}" for kind in kinds if named[kind]]
+
+    def left_out(self) -> list[str]:
+        rows = {
+            "denoiser": "MDLM and EDLM", "ar": "AR, EDLM-AR and EDLM-coAR", "energy_model": "EDLM-NCE",
+            "oracle": "perplexity of samples",
+        }  # fmt: skip
+        return [f"Left out: {rows[flag]} ({reason})" for flag, reason in self.absent.items()]
+
+
+def choose_cast(typed: dict[str, Any], defaults: Models) -> Cast:
+    """The models that are there. One that was named on the command line is never left out; `none` leaves one out."""
+    absent: dict[str, str] = {}
+    names = {
+        key: _choose(key, typed[key], getattr(defaults, key), absent) for key in ("denoiser", "ar", "energy_model")
+    }
+    oracles = [_choose("oracle", spec, "", absent) for spec in typed["oracle"] or ()]
+    oracles = oracles or [_choose("oracle", None, spec, absent) for spec in defaults.oracle]
+    return Cast(**names, oracle=tuple(filter(None, oracles)), absent=absent)
+
+
+def _choose(key: str, typed: str | None, default: str, absent: dict[str, str]) -> str:
+    name, flag = typed or default, f"--{key.replace('_', '-')}"
+    if name in ("", NONE):
+        absent[key] = f"no {flag}" if name else f"name one with {flag}"
+        return ""
+    kind, colon, rest = name.partition(":")
+    if key == "oracle" and (kind != "ar" or not colon):
+        return name  # from elsewhere: loading it says whether it can be had
+    try:
+        find_folder(rest if key == "oracle" else name)
+    except UserError as error:
+        if typed:
+            raise
+        absent[key] = f"{error}; name another with {flag}"
+        return ""
+    return name
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One experiment, ready to be run."""
+
+    name: str
+    scale: str
+    settings: Settings
+    cast: Cast
+    held_out: HeldOut
+    out: Path
+    device: str
+    files: Path | None = None
+    """Folder of the zero-shot sets."""
+    sets: str = ""
+    is_data_typed: bool = False
+    """Whether the text was named on the command line: then nothing that needs it is left out."""
+
+    def require(self, *keys: str) -> None:
+        """Refuse an experiment that nothing would be left of."""
+        for key in keys:
+            if not getattr(self.cast, key):
+                raise UserError(f"{self.name} needs --{key.replace('_', '-')}: {self.cast.absent[key]}")
+
+    def write(
+        self, table: str, remarks: Sequence[str], results: dict[str, Any], plot: Callable[[Path], None], *,
+        left_out: Sequence[str] = (), quotes: bool = True,
+    ) -> Report:  # fmt: skip
+        """The three files of the experiment, and what is printed; `quotes` if the paper's figures are in it."""
+        about = {
+            "experiment": self.name, "scale": self.scale, "settings": asdict(self.settings),
+            "models": {key: getattr(self.cast, key) for key in ("denoiser", "ar", "energy_model", "oracle")},
+            "left_out": [*self.cast.left_out(), *left_out], "paper_source": SOURCE,
+        }  # fmt: skip
+        notes = [*remarks, *([REMARK] if quotes else []), *about["left_out"]]
+        text = f"{table}\n" + "".join(f"- {note}\n" for note in notes)
+        return write_report(self.out, text, about | results, {f"{self.name}.png": plot})
+
+
+@dataclass(frozen=True)
+class Job:
+    """One line of what would be run: network passes are counted per sequence."""
+
+    label: str
+    passes: float
+    unit: str = ""
+    """What one such number is for, where the whole is not known before the data is read."""
+
+
+def show_jobs(stage: Stage, jobs: Sequence[Job]) -> str:
+    """The plan as a text, with a rough count of network passes, each of one sequence through one network."""
+    width = max(len(job.label) for job in jobs)
+    lines = [f"{job.label:<{width}}  {job.passes:12,.0f} passes{job.unit}" for job in jobs]
+    units = {job.unit for job in jobs}
+    lines += [
+        f"{'all':<{width}}  {sum(job.passes for job in jobs):12,.0f} passes{unit}" for unit in units if len(units) == 1
+    ]
+    return "\n".join([f"{stage.name}, scale {stage.scale}", *lines, *stage.cast.left_out(), f"files: {stage.out}"])
