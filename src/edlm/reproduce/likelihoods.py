@@ -38,7 +38,7 @@ class Measurement:
 
     @property
     def passes(self) -> float:
-        """Roughly the network passes for one block: R clamped completions and about as many fresh ones in the window."""
+        """Roughly the network passes for one block: R clamped completions and about as many fresh ones."""
         config, n = self.config, self.config.partition_samples
         if self.energy is None or (config.protocol == "paper" and self.energy.startswith("coar:")):
             return 1
