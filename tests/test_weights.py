@@ -138,7 +138,7 @@ def test_an_unknown_name_lists_the_builtin_ones():
 
 
 def test_data_of_a_builtin_model_is_asked_for_or_recognised_by_its_name(tmp_path, monkeypatch):
-    from edlm.commands.evaluator import HeldOut, data_of
+    from edlm.evaluator import HeldOut, data_of
 
     monkeypatch.chdir(tmp_path)
     folder = find_folder("text8-nano-denoiser")

@@ -1,12 +1,14 @@
 """The zero-shot table: which sets are at hand, and perplexities with the paper's rows below them."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from edlm.data.zeroshot import PREFIX, SETS, zeroshot_source
 from edlm.errors import UserError
 from edlm.evaluation import Likelihood
+from edlm.generation import Model
 from edlm.paper_figures import PERPLEXITY
 from edlm.reports import Report, markdown_table, write_report
 
@@ -38,6 +40,13 @@ def choose_sets(wanted: str, files: Path | None) -> tuple[list[str], dict[str, s
     if len(missing) == len(SETS):
         raise UserError(f"--files {files} holds none of the sets; {next(iter(missing.values()))}")
     return [name for name in SETS if name not in missing], missing
+
+
+def require_same_tokens(models: Sequence[Model]) -> None:
+    """Perplexities per token of different tokens do not belong in one table."""
+    tokenizers = {model.tokenizer.fingerprint for model in models if model.tokenizer is not None}
+    if len(tokenizers) > 1:
+        raise UserError("--ar and --denoiser have different tokenizers; score them in tables of their own")
 
 
 def report_zeroshot(folder: Path, rows: Rows, missing: dict[str, str]) -> Report:

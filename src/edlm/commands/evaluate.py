@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from edlm.commands.evaluator import HeldOut, Work, evaluator
 from edlm.commands.generation import generation
 from edlm.commands.output import print_json, print_table
-from edlm.commands.sample import Device, load, require_one_model
+from edlm.commands.sample import Device, require_one_model
 from edlm.commands.zeroshot import zeroshot
 from edlm.errors import UserError
+from edlm.evaluator import HeldOut, Work, evaluator
 from edlm.likelihood_config import LikelihoodConfig
 from edlm.sweep_config import SweepConfig, one_number_of_candidates, parse_sweep
 
@@ -78,8 +78,10 @@ def likelihood(
         raise UserError("an energy corrects a denoiser; an autoregressive model needs none")
     config = replace(settings, candidates=one_number_of_candidates(candidates))
     name, spec = denoiser or ar, specs[0] if specs else None
+    from edlm.models.load import load_named
+
     with evaluator(work) as measuring:
-        model = load(denoiser, ar, device)
+        model = load_named(denoiser, ar, device)
         corpus = measuring.corpus(model, name, held_out)
         result = measuring.measure(model, corpus, held_out.split, config, energy=spec)
         if measuring.world.is_first:
@@ -94,10 +96,11 @@ def run_sweep(
     """The whole grid, in the order of its points; what is done stays done if it is interrupted."""
     if not denoiser:
         raise UserError("--sweep needs a denoiser; name one with --denoiser DIR")
+    from edlm.models.load import load_named
     from edlm.sweep import Series, report_sweep, series_of
 
     with evaluator(work) as measuring:
-        model = load(denoiser, "", device)
+        model = load_named(denoiser, "", device)
         corpus = measuring.corpus(model, denoiser, held_out)
         split = held_out.split
         lines = []
@@ -109,7 +112,7 @@ def run_sweep(
             lines.append(Series(name, points))
         reference = None
         if ar:
-            causal = load("", ar, device)
+            causal = load_named("", ar, device)
             reference = measuring.measure(causal, corpus, split, grid.settings, label="autoregressive")
         if measuring.world.is_first:
             report = report_sweep(out, lines, reference)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from edlm.commands.evaluator import Evaluator, HeldOut, Work, corpus_for, evaluator
-from edlm.commands.sample import Device, choose_device
+from edlm.commands.sample import Device
 from edlm.errors import UserError
+from edlm.evaluator import Evaluator, HeldOut, Work, corpus_for, evaluator
 from edlm.likelihood_config import LikelihoodConfig
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def export(
         Print the record as JSON.
     """
     from edlm.commands.output import print_json
-    from edlm.models.load import load_model
+    from edlm.models.load import choose_device, load_model
     from edlm.models.pretrained import find_folder
     from edlm.training import export as exporting
     from edlm.training.record import read_record

@@ -1,36 +1,23 @@
 """edlm evaluate generation"""
 
 import json as json_module
-import platform
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from edlm._version import __version__
-from edlm.commands.evaluator import HeldOut, corpus_for
-from edlm.commands.sample import Device, load
+from edlm.commands.sample import Device
 from edlm.errors import UserError
+from edlm.evaluator import HeldOut
 from edlm.extras import require_extra
 from edlm.sample_config import SampleConfig
 
 if TYPE_CHECKING:
-    from edlm.causal_lm import CausalLM
     from edlm.generation_report import Row
-    from edlm.oracle import Oracle
-    from edlm.study import Method, Setting
-
-PROTOCOL = {
-    "draws": "exact, float64",
-    "entropy": "of each sample's token histogram, nats",
-    "standard_errors": "over samples; of perplexity by the delta method; of divergences by the bootstrap",
-}
-TIMING = "seconds per sample are this machine's, batches shared out; compare them only if it did nothing else"
 
 
 def generation(
@@ -104,37 +91,24 @@ def generation(
         from edlm.durable import require_folder
 
         require_folder("--out", out)
-    methods = load_methods(denoiser, energy or [], ar, device)
-    texts, about_data = held_out_texts(denoiser, methods[0], held_out, num, length) if held_out.data else ([], None)
-    oracles = load_oracles(oracle, methods[0], batch_size)
-    embedder = choose_features(features, oracles)
+    from edlm import generation_setup as setup
     from edlm.generation import require_tokenizer
     from edlm.generation_study import run
     from edlm.study import make_grid
 
+    methods = setup.load_methods(denoiser, energy or [], ar, device)
+    texts: list[dict[str, Any]] = []
+    about_data = None
+    if held_out.data:
+        texts, about_data = setup.held_out_texts(denoiser, methods[0], held_out, num, length)
+    oracles = setup.load_oracles(oracle, methods[0], batch_size)
+    embedder = setup.choose_features(features, oracles)
     grid = make_grid(methods, *axes, base)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder:
-        rows = run(grid, oracles, num, Path(folder), held_out=texts, features=embedder, progress=progress)
+        rows = run(grid, oracles, num, Path(folder), held_out=texts, features=embedder, progress=setup.progress)
     names = {"denoiser": denoiser, "ar": ar or None, "data": about_data}
-    report = report_of(rows, grid, oracles, names)
+    report = setup.report_of(rows, grid, oracles, names)
     show(report, rows, out, unit=require_tokenizer(methods[0].model).unit, json=json)
-
-
-def report_of(
-    rows: "Sequence[Row]", grid: "Sequence[Setting]", oracles: "Sequence[Oracle]", names: dict[str, Any]
-) -> dict[str, Any]:
-    """The rows with their whole protocol: the samplers' settings are in the rows, what they share is beside them."""
-    from edlm.generation_study import circular
-
-    config = grid[0].config
-    shared: dict[str, Any] = {"length": config.length or grid[0].method.model.length, "seed": config.seed}
-    shared |= {"temperature": config.temperature, "batch_size": config.batch_size, "num": rows[0].num_samples}
-    methods = list({id(setting.method): setting.method for setting in grid}.values())
-    return {
-        "protocol": names | shared | about_oracles(oracles) | PROTOCOL | {"versions": versions()},
-        "notes": [TIMING, *circular(methods, oracles)],
-        "rows": [asdict(row) for row in rows],
-    }
 
 
 def numbers(flag: str, text: str, kind: Callable[[str], Any]) -> list[Any]:
@@ -155,96 +129,6 @@ def require_extras(oracles: Sequence[str], data: str, out: Path | None) -> None:
         require_extra("eval", "sklearn")
     if out is not None:
         require_extra("eval", "matplotlib")
-
-
-def load_methods(denoiser: str, energies: Sequence[str], ar: str, device: Device) -> "list[Method]":
-    """MDLM, the denoiser with each energy, and the autoregressive model."""
-    from edlm.energy_spec import check_same_tokens, distinct_labels, load_energy
-    from edlm.generation import require_tokenizer
-    from edlm.models.autoregressive import Autoregressive
-    from edlm.models.denoiser import Denoiser
-    from edlm.study import Method
-
-    model = load(denoiser, "", device)
-    assert isinstance(model, Denoiser)
-    require_tokenizer(model)
-    specs = list(dict.fromkeys(energies))
-    methods = [Method("MDLM", model)]
-    for spec, label in zip(specs, distinct_labels(specs), strict=True):
-        methods.append(Method(label, model, load_energy(spec, model), spec))
-    if ar:
-        causal = load("", ar, device)
-        assert isinstance(causal, Autoregressive)
-        check_same_tokens(model, causal, ar)
-        methods.append(Method("AR", causal))
-    return methods
-
-
-def load_oracles(specs: Sequence[str], method: "Method", batch_size: int) -> "list[Oracle]":
-    """The oracles, each refused if it could not read what the denoiser may write."""
-    from edlm.generation import require_tokenizer
-    from edlm.oracle import check_readable
-    from edlm.oracle_spec import load_oracle
-
-    device = next(method.model.parameters()).device
-    oracles = [load_oracle(spec, device=device, batch_size=batch_size) for spec in dict.fromkeys(specs)]
-    for oracle in oracles:
-        check_readable(oracle, require_tokenizer(method.model))
-    return oracles
-
-
-def choose_features(features: str, oracles: "Sequence[Oracle]") -> "CausalLM | None":
-    """The oracle that gives the texts their vectors, or None for n-grams."""
-    from edlm.causal_lm import CausalLM
-
-    able = {oracle.name: oracle for oracle in oracles if isinstance(oracle, CausalLM)}
-    if features != "ngrams" and features not in able:
-        raise UserError(f"--features must be {' or '.join(['ngrams', *able])}, got {features!r}; or add it as --oracle")
-    return able.get(features)
-
-
-def held_out_texts(
-    denoiser: str, method: "Method", held_out: HeldOut, num: int, length: int | None
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Up to 2 `num` evenly spaced blocks of held-out text, of the samples' length, and where they come from."""
-    from edlm.evaluation import choose_blocks
-    from edlm.generation import require_tokenizer
-
-    tokenizer = require_tokenizer(method.model)
-    corpus = corpus_for(method.model, denoiser, held_out, length=length)
-    blocks = corpus[held_out.split]
-    index = choose_blocks(len(blocks), 2 * num)
-    if len(index) < 4:
-        about = f"the {held_out.split} split has {len(index)} blocks"
-        raise UserError(f"--data {held_out.data}: {about}; comparing needs at least 4")
-    rows = [{"tokens": tokens, "text": tokenizer.decode(tokens)} for tokens in blocks.get(index).tolist()]
-    return rows, corpus.describe() | {"split": held_out.split, "num_blocks_used": len(rows)}
-
-
-def progress(total: float, name: str = "sampling") -> Any:
-    """A bar with the time left over all samples, which count by what they cost."""
-    from tqdm import tqdm
-
-    form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
-    return tqdm(total=total, desc=name, bar_format=form, disable=not sys.stderr.isatty(), delay=1)
-
-
-def about_oracles(oracles: "Sequence[Oracle]") -> dict[str, Any]:
-    """How each oracle reads a text, for the protocol."""
-    return {"oracles": [{"name": o.name, "fingerprint": o.fingerprint, **o.describe()} for o in oracles]}
-
-
-def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"edlm": __version__, "python": platform.python_version()}
-    for package in ("torch", "numpy", "transformers", "scikit-learn"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "absent"
-    return found
 
 
 def show(report: dict[str, Any], rows: "Sequence[Row]", out: Path | None, *, unit: str, json: bool) -> None:

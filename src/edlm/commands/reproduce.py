@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from edlm.commands.evaluator import HeldOut
 from edlm.commands.generation import numbers
 from edlm.commands.output import print_json
 from edlm.commands.sample import Device
 from edlm.durable import require_folder
 from edlm.errors import UserError
+from edlm.evaluator import HeldOut
 from edlm.extras import require_extra
 from edlm.reproduce.settings import MODELS, Name, Samples, Scale, choose_settings
 from edlm.sweep_config import parse_candidates

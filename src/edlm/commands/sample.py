@@ -66,9 +66,10 @@ def sample(
         require_writable(flag, path)
     from edlm.energy_spec import load_energy
     from edlm.generation import generate, require_denoiser
+    from edlm.models.load import load_named
     from edlm.tokenization import TextError
 
-    model = load(denoiser, ar, device)
+    model = load_named(denoiser, ar, device)
     correction = load_energy(energy, require_denoiser(model)) if energy else None
     about = describe(denoiser, ar, energy, prompt, infill, settings)
     try:
@@ -163,28 +164,6 @@ def require_writable(flag: str, path: Path | None) -> None:
         raise UserError(f"{flag} {path} is a folder; name a file in it")
     if not path.parent.is_dir():
         raise UserError(f"{flag} {path}: there is no folder {path.parent}; make it first")
-
-
-def load(denoiser: str, ar: str, device: str) -> "Model":
-    """The one model that was named, refused if it is of the other kind."""
-    from edlm.models.autoregressive import Autoregressive
-    from edlm.models.denoiser import Denoiser
-    from edlm.models.load import load_model
-
-    model = load_model(denoiser or ar)
-    if not isinstance(model, Denoiser if denoiser else Autoregressive):
-        remedy = f"--denoiser takes the type {Denoiser.model_type}, --ar {Autoregressive.model_type}"
-        raise UserError(f"{denoiser or ar} holds a model of type {model.model_type}; {remedy}")
-    return model.to(choose_device(device))
-
-
-def choose_device(device: str) -> str:
-    """cuda or cpu; auto takes a GPU if there is one, and cuda without one is refused."""
-    import torch
-
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: PyTorch finds no GPU; install a CUDA build or choose cpu")
-    return "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
 
 
 def progress_bar(model: "Model", num: int, settings: SampleConfig) -> Any:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from edlm.commands.evaluator import Evaluator, HeldOut, Work, evaluator
 from edlm.commands.output import print_json
-from edlm.commands.sample import Device, load
+from edlm.commands.sample import Device
 from edlm.errors import UserError
+from edlm.evaluator import Evaluator, HeldOut, Work, evaluator
 from edlm.likelihood_config import LikelihoodConfig
 from edlm.sweep_config import one_number_of_candidates
 
@@ -71,12 +71,13 @@ def zeroshot(
     if energy and not denoiser:
         raise UserError("an energy corrects a denoiser; name one with --denoiser DIR")
     config = replace(settings, candidates=one_number_of_candidates(candidates))
-    from edlm.zeroshot_report import choose_sets, report_zeroshot
+    from edlm.models.load import load_named
+    from edlm.zeroshot_report import choose_sets, report_zeroshot, require_same_tokens
 
     names, missing = choose_sets(sets, files)
     held_out = HeldOut(wrap_eos=wrap_eos, cache=cache)
     with evaluator(work) as measuring:
-        models = {flag: load(*flag, device) for flag in (("", ar), (denoiser, "")) if any(flag)}
+        models = {flag: load_named(*flag, device) for flag in (("", ar), (denoiser, "")) if any(flag)}
         require_same_tokens(list(models.values()))
         rows: Rows = {}
         for (name, other), model in models.items():
@@ -85,13 +86,6 @@ def zeroshot(
         if measuring.world.is_first:
             report = report_zeroshot(out, rows, missing)
             print_json(report.as_dict()) if json else print(report.as_text())
-
-
-def require_same_tokens(models: "list[Model]") -> None:
-    """Perplexities per token of different tokens do not belong in one table."""
-    tokenizers = {model.tokenizer.fingerprint for model in models if model.tokenizer is not None}
-    if len(tokenizers) > 1:
-        raise UserError("--ar and --denoiser have different tokenizers; score them in tables of their own")
 
 
 def measure_rows(

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import torch
+
 from edlm.errors import UserError
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.denoiser import Denoiser
@@ -22,3 +24,19 @@ def load_model(name: str | Path, *, revision: str | None = None) -> Denoiser | A
     if kind not in KINDS:
         raise UserError(f"{folder} holds a model of type {kind!r}; known types are {', '.join(KINDS)}")
     return KINDS[kind].from_pretrained(folder)
+
+
+def load_named(denoiser: str, ar: str, device: str = "auto") -> Denoiser | Autoregressive:
+    """The one model that was named, refused if it is of the other kind, on the device."""
+    model = load_model(denoiser or ar)
+    if not isinstance(model, Denoiser if denoiser else Autoregressive):
+        remedy = f"--denoiser takes the type {Denoiser.model_type}, --ar {Autoregressive.model_type}"
+        raise UserError(f"{denoiser or ar} holds a model of type {model.model_type}; {remedy}")
+    return model.to(choose_device(device))
+
+
+def choose_device(device: str) -> str:
+    """cuda or cpu; auto takes a GPU if there is one, and cuda without one is refused."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: PyTorch finds no GPU; install a CUDA build or choose cpu")
+    return "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"

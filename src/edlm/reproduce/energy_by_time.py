@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 from edlm import plots
-from edlm.commands.evaluator import evaluator
-from edlm.commands.sample import load
 from edlm.energy import Energy
 from edlm.energy_spec import energy_label
 from edlm.errors import UserError
 from edlm.evaluation import Score
+from edlm.evaluator import evaluator
 from edlm.generation import require_denoiser
 from edlm.generation_report import show
 from edlm.importance import energy_ess
 from edlm.masking import corrupt
 from edlm.metrics import Estimate, estimate
 from edlm.models.denoiser import Denoiser
+from edlm.models.load import load_named
 from edlm.nce import contrast, diagnostics
 from edlm.randomness import make_generator, rand
 from edlm.reports import Report, markdown_table
@@ -53,7 +53,7 @@ def run(stage: Stage) -> Report | None:
     specs, settings = energies_of(stage), stage.settings
     assert isinstance(settings, Energies)
     with evaluator(work_of(stage)) as measuring:
-        denoiser = require_denoiser(load(stage.cast.denoiser, "", stage.device))
+        denoiser = require_denoiser(load_named(stage.cast.denoiser, "", stage.device))
         corpus = measuring.corpus(denoiser, stage.cast.denoiser, stage.held_out)
         rows = []
         for spec in specs:

@@ -5,16 +5,16 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from edlm.commands.evaluator import Evaluator, HeldOut, Work
-from edlm.commands.sample import load
-from edlm.commands.zeroshot import require_same_tokens
 from edlm.energy_spec import energy_label
 from edlm.evaluation import Likelihood
+from edlm.evaluator import Evaluator, HeldOut, Work
 from edlm.likelihood import num_groups
 from edlm.likelihood_config import LikelihoodConfig
+from edlm.models.load import load_named
 from edlm.reproduce.settings import Likelihoods
 from edlm.reproduce.stage import Stage
 from edlm.sweep_config import IDEAL
+from edlm.zeroshot_report import require_same_tokens
 
 if TYPE_CHECKING:
     from edlm.data import Corpus
@@ -106,7 +106,7 @@ def load_models(stage: Stage, measuring: Evaluator) -> Measured:
     """The denoiser and the causal model, as far as they are there."""
     cast = stage.cast
     flags = {True: ("", cast.ar), False: (cast.denoiser, "")}
-    models = {causal: load(*names, stage.device) for causal, names in flags.items() if any(names)}
+    models = {causal: load_named(*names, stage.device) for causal, names in flags.items() if any(names)}
     require_same_tokens(list(models.values()))
     return Measured(stage, measuring, models)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edlm.commands import generation
+from edlm import generation_setup as setup
 from edlm.errors import UserError
 from edlm.generation import require_tokenizer
 from edlm.generation_report import Row, perplexity_per, show, show_number
@@ -48,7 +48,7 @@ def grid_of(stage: Stage, *, with_ar: bool) -> list[Setting]:
     stage.require("denoiser", "oracle")
     base = SampleConfig(seed=settings.seed, batch_size=settings.batch_size or 16)
     specs = cast.energies(settings.energies)
-    methods = generation.load_methods(cast.denoiser, specs, cast.ar if with_ar else "", stage.device)  # type: ignore[arg-type]
+    methods = setup.load_methods(cast.denoiser, specs, cast.ar if with_ar else "", stage.device)
     return make_grid(methods, settings.steps, settings.candidates, settings.window, base)
 
 
@@ -62,11 +62,11 @@ def study(stage: Stage, *, with_ar: bool, with_text: bool = False) -> Study:
     assert isinstance(stage.settings, Samples)
     grid = grid_of(stage, with_ar=with_ar)
     first = grid[0].method
-    oracles = generation.load_oracles(stage.cast.oracle, first, grid[0].config.batch_size)
+    oracles = setup.load_oracles(stage.cast.oracle, first, grid[0].config.batch_size)
     texts, about, left_out = held_out_row(stage, first) if with_text else ([], None, [])
-    rows = run(grid, oracles, stage.settings.num, stage.out, held_out=texts, progress=generation.progress)
+    rows = run(grid, oracles, stage.settings.num, stage.out, held_out=texts, progress=setup.progress)
     names = {"denoiser": stage.cast.denoiser, "ar": stage.cast.ar or None, "data": about}
-    report = generation.report_of(rows, grid, oracles, names)
+    report = setup.report_of(rows, grid, oracles, names)
     return Study(rows, report, names_of(oracles), require_tokenizer(first.model).unit, left_out)
 
 
@@ -81,7 +81,7 @@ def held_out_row(stage: Stage, method: Method) -> tuple[list[dict[str, Any]], di
 
     try:
         require_extra("eval", "sklearn")
-        return *generation.held_out_texts(stage.cast.denoiser, method, stage.held_out, stage.settings.num, None), []
+        return *setup.held_out_texts(stage.cast.denoiser, method, stage.held_out, stage.settings.num, None), []
     except UserError as error:
         if stage.is_data_typed:
             raise

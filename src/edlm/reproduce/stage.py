@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edlm.commands.evaluator import HeldOut
 from edlm.errors import UserError
+from edlm.evaluator import HeldOut
 from edlm.models.pretrained import find_folder
 from edlm.paper_figures import REMARK, SOURCE
 from edlm.reports import Report, write_report

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from edlm import paper_figures, plots
-from edlm.commands.evaluator import evaluator
 from edlm.evaluation import NOT_A_BOUND
+from edlm.evaluator import evaluator
 from edlm.reports import Report, markdown_table
 from edlm.reproduce.likelihoods import describe, load_models, measurements, work_of
 from edlm.reproduce.stage import Job, Stage

@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 
 from edlm import plots
-from edlm.commands.evaluator import HeldOut, evaluator
 from edlm.errors import UserError
+from edlm.evaluator import HeldOut, evaluator
 from edlm.paper_figures import OPENWEBTEXT, PERPLEXITY
 from edlm.reports import Report
 from edlm.reproduce.likelihoods import Measured, describe, load_models, measurements, work_of
