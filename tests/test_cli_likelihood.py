@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+import torch
 
 from edlm.errors import UserError
 from edlm.journal import Journal
@@ -107,6 +108,17 @@ def test_what_cannot_be_measured_is_refused(likelihood, words, phrase):
 def test_an_energy_for_a_causal_model_is_refused(edlm, models, data):  # noqa: F811
     words = ["evaluate", "likelihood", "--ar", models / "ar", *data, "--energy", f"ar:{models}/ar"]
     assert_refused(edlm(*words), "an energy corrects a denoiser")
+
+
+@pytest.mark.parametrize("words", [[], ["--energy", "ar:{}/ar"], ["--energy", "ar:{}/ar", "--protocol", "paper"]])
+def test_weights_that_are_not_numbers_are_refused(edlm, models, data, tmp_path, words):  # noqa: F811
+    spoilt = tiny_denoiser()
+    torch.nn.init.constant_(spoilt.transformer.head.bias, torch.nan)
+    spoilt.save_pretrained(tmp_path / "spoilt")
+    words = [word.format(models) for word in words]
+    done = edlm("evaluate", "likelihood", "--denoiser", tmp_path / "spoilt", *data, "--max-blocks", 4, *words)
+    assert_refused(done, "not usable")
+    assert_refused(edlm("sample", "--denoiser", tmp_path / "spoilt"), "not usable")
 
 
 # --- going on, and sharing out

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from edlm.errors import UserError
+
 Randomness = torch.Generator | Sequence[torch.Generator]
 
 GOLDEN = (math.sqrt(5) - 1) / 2
@@ -66,6 +68,8 @@ def draw(log_probs: Tensor, uniform: Tensor) -> Tensor:
 
 def _invert(log_probs: Tensor, uniform: Tensor) -> Tensor:
     cumulative = log_probs.double().exp().cumsum(-1)  # (N, V)
+    if not cumulative[:, -1].isfinite().all():
+        raise UserError("a network gave probabilities that are not numbers: its weights are not usable; load it again")
     # The total differs from one by rounding; scaling the target by it keeps every draw inside the support.
     target = (uniform if uniform.ndim == 2 else uniform.unsqueeze(-1)) * cumulative[:, -1:]  # (N, K)
     return torch.searchsorted(cumulative, target, right=True).view(uniform.shape)
