@@ -246,15 +246,14 @@ def test_a_sweep_needs_a_denoiser(edlm, models, data):  # noqa: F811
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_draws(edlm):  # noqa: F811
-    """128 draws of 8 sequences held at once would need 200 MB more than 32 draws do."""
-    words = ["--draws", "32,128", "--length", 64, "--batch-size", 8, "--repeats", 1, "--json"]
+    """96 draws of 8 sequences held at once would need 130 MB more than 32 draws do."""
+    words = ["--draws", "32,96", "--length", 64, "--batch-size", 8, "--repeats", 1, "--json"]
     rows = result_of(edlm("bench", "likelihood", *words))
     assert [(row["protocol"], row["draws"]) for row in rows] == [
-        ("paper", "n = 32"), ("paper", "n = 128"), ("certified", "R = 32"), ("certified", "R = 128")
+        ("paper", "n = 32"), ("paper", "n = 96"), ("certified", "R = 32"), ("certified", "R = 96")
     ]  # fmt: skip
     for few, many in (rows[:2], rows[2:]):
         assert many["peak_megabytes"] < few["peak_megabytes"] + 50
-        assert 1.5 < few["tokens_per_second"] / many["tokens_per_second"] < 10  # four times the draws
 
 
 def test_a_benchmark_that_cannot_run_is_refused(edlm):  # noqa: F811
