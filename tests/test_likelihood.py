@@ -13,7 +13,7 @@ import torch
 import oracle
 from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, LearnedEnergy, ZeroEnergy
 from edlm.errors import UserError
-from edlm.importance import ImportanceSampling, draw_log_weights
+from edlm.importance import CHUNK_TOKENS, ImportanceSampling, draw_log_weights
 from edlm.likelihood import (
     Ideal,
     autoregressive_nll,
@@ -381,7 +381,7 @@ def test_a_batch_gives_what_its_rows_give_alone(networks, name):
 def test_scoring_candidates_one_at_a_time_changes_nothing(networks, name, monkeypatch):
     denoiser, energies, text = networks
     whole = list(estimates(denoiser, energies[name], text, range(6)))
-    monkeypatch.setattr("edlm.importance.CHUNK_TOKENS", 1)
+    monkeypatch.setitem(CHUNK_TOKENS, "cpu", 1)
     for together, alone in zip(whole, estimates(denoiser, energies[name], text, range(6)), strict=True):
         torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-3)
 

@@ -15,8 +15,10 @@ from edlm.energy import Energy
 from edlm.errors import UserError
 from edlm.randomness import Randomness, draw, rand
 
-CHUNK_TOKENS, CHUNK_LOGITS = 1 << 14, 1 << 26
-"""The most tokens, and numbers over the vocabulary, that one pass over candidates may have."""
+CHUNK_TOKENS = {"cpu": 1 << 12, "cuda": 1 << 16}
+"""Tokens that one pass over candidates may have: enough to keep the processor busy, and no more."""
+CHUNK_LOGITS = 1 << 26
+"""Numbers over the vocabulary that one pass may have."""
 
 
 @dataclass(frozen=True)
@@ -122,16 +124,17 @@ def draw_log_weights(
     """
     B, L = xt.shape
     parts = []
-    for size in _chunks(num, B, L, log_probs.shape[-1]):
+    for size in _chunks(num, B, L, log_probs):
         uniform = rand((B, size, L), generator, device=xt.device)
         x0, log_proposal = propose(log_probs, xt, mask_id, uniform, clamped=clamped)
         parts.append(log_weights(energy(x0, xt, t, log_proposal), temperature))
     return torch.cat(parts, dim=1)
 
 
-def _chunks(num: int, B: int, L: int, V: int) -> list[int]:
+def _chunks(num: int, B: int, L: int, log_probs: Tensor) -> list[int]:
     """`num` as a sum of parts, each few enough candidates of B rows for one pass of a network."""
-    largest = max(1, min(CHUNK_TOKENS // L, CHUNK_LOGITS // (L * V)) // B)
+    tokens = CHUNK_TOKENS.get(log_probs.device.type, CHUNK_TOKENS["cpu"])
+    largest = max(1, min(tokens // L, CHUNK_LOGITS // (L * log_probs.shape[-1])) // B)
     return [min(largest, num - start) for start in range(0, num, largest)]
 
 

@@ -123,8 +123,8 @@ def draw_gains(ax: "Axes", plain: Series, lines: Sequence[Series]) -> None:
     draw_lines(ax, drawn)
     show_steps(ax, plain)
     finite = [p.gain or 0.0 for line in lines for p in line.points if p.candidates is not None]
-    best = max(finite, default=1.0)
-    keep_in_view(ax, [best, -max(best, 0.01)])
+    best = max([0.01, *finite])
+    keep_in_view(ax, [best, max(-best, min([0.0, *finite]))])
     ax.set_ylabel("bits gained over MDLM, same masks")
     ax.set_title("Certified gain")
     name_lines(ax, drawn)
