@@ -110,20 +110,29 @@ def trajectory_nll(
     """
     if isinstance(law, Ideal) and not is_normalised(law.energy):
         raise UserError("several trajectories need a finite number of candidates, or an energy whose Z is 1 (coar)")
-    B, J, mask_id, schedule = len(x0), trajectories, denoiser.mask_id, denoiser.schedule
-    rows = x0.repeat_interleave(J, 0)  # (B J, L)
-    keys = [(seed, i, j) for i in index for j in range(J)]
-    level = rand(rows.shape, [make_generator(*key) for key in keys], device=x0.device)  # masked below 1 - alpha
-    total = torch.zeros(B * J, dtype=torch.float64, device=x0.device)
+    each = [  # one trajectory of all sequences at a time, so that memory does not grow with J
+        _trajectory_log_likelihood(denoiser, law, x0, [(seed, i, j) for i in index], steps=steps, inner=inner)
+        for j in range(trajectories)
+    ]
+    total = torch.stack(each, dim=-1)  # (B, J)
+    return -torch.stack([lower_bound(total), total.mean(-1)], dim=-1)
+
+
+def _trajectory_log_likelihood(
+    denoiser: DenoiserLike, law: Law | None, x0: Tensor, keys: Sequence[tuple[int, ...]], *, steps: int, inner: int
+) -> Tensor:
+    """log of  prod over the steps of  p_law(x0^S | xt)  along one random trajectory of each sequence: (B,)."""
+    mask_id, schedule = denoiser.mask_id, denoiser.schedule
+    level = rand(x0.shape, [make_generator(*key) for key in keys], device=x0.device)  # masked below 1 - alpha
+    total = torch.zeros(len(x0), dtype=torch.float64, device=x0.device)
     for n, (t, s) in enumerate(pairwise(uniform_times(steps).to(x0.device))):
         is_masked, stays = level < 1 - schedule.alpha(t), level < 1 - schedule.alpha(s)
-        xt, is_revealed = torch.where(is_masked, mask_id, rows), is_masked & ~stays
-        step = RevealStep(rows, xt, t.expand(B * J), is_revealed, [(*key, n) for key in keys], mask_id)
+        xt, is_revealed = torch.where(is_masked, mask_id, x0), is_masked & ~stays
+        step = RevealStep(x0, xt, t.expand(len(x0)), is_revealed, [(*key, n) for key in keys], mask_id)
         active = is_revealed.any(-1).nonzero()[:, 0]
         if len(active):
             total[active] += step.select(active).log_likelihood(denoiser, law, inner)
-    total = total.view(B, J)
-    return -torch.stack([lower_bound(total), total.mean(-1)], dim=-1)
+    return total
 
 
 @torch.no_grad()
