@@ -184,8 +184,19 @@ def test_a_journal_survives_a_torn_line_and_other_processes(tmp_path):
     with (tmp_path / next(p.name for p in tmp_path.iterdir() if p.name.endswith(".1.jsonl"))).open("a") as file:
         file.write('{"blocks": [3], "na')
     assert one.read() == {0: [1.5], 2: [0.1 + 0.2], 1: [2.5]}
+    two.append([3], [[4.0]])  # not onto what is left of the torn line
+    assert one.read() == {0: [1.5], 2: [0.1 + 0.2], 1: [2.5], 3: [4.0]}
     one.remove()
     assert one.read() == {} and other.read() == {0: [9.0]}
+
+
+def test_a_damaged_journal_is_refused_with_its_name(tmp_path):
+    journal = Journal(tmp_path, {"a": 1})
+    journal.append([0], [[1.0]])
+    (path,) = tmp_path.iterdir()
+    path.write_text("no journal\n")
+    with pytest.raises(UserError, match=r"is damaged .*; remove it"):
+        journal.read()
 
 
 def test_another_model_or_setting_has_another_journal(tmp_path):

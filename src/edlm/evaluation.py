@@ -158,7 +158,7 @@ def score_blocks(
 
     Batches are the same whatever was done before and by however many processes, so results are too, bit for bit.
     """
-    done = world.agree(journal.read() if journal is not None else {})
+    done = world.agree(journal.read() if journal is not None and world.is_first else {})
     batches = [index[start : start + batch_size] for start in range(0, len(index), batch_size)]
     mine = [batch for batch in batches if not all(i in done for i in batch)][world.rank :: world.size]
     with tqdm(total=sum(map(len, mine)), unit="block", disable=not progress, desc=label or "scoring") as bar:

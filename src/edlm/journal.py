@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, final
 
 from edlm.data.cache import key_of
+from edlm.durable import whole_lines
 
 
 @final
@@ -20,10 +21,13 @@ class Journal:
         self._folder, self._path = folder, folder / f"{self._name}.{rank}.jsonl"
 
     def read(self) -> dict[int, list[float]]:
-        """Block to values, from all processes that took part so far."""
+        """Block to values, from all processes that took part so far; call it before any of them goes on.
+
+        What a killed process left of its last line is cut off, so that the next one starts a line of its own.
+        """
         done: dict[int, list[float]] = {}
         for path in self._files():
-            for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+            for line in whole_lines(path):
                 entry = json.loads(line)
                 done.update(zip(entry["blocks"], entry["nats"], strict=True))
         return done
