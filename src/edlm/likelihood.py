@@ -52,7 +52,7 @@ class Ideal:
 
 
 Law = ImportanceSampling | Ideal
-"""What the steps of a sampler draw from: the best of k candidates by weight, or their limit."""
+"""What the steps of a sampler draw from: one of k candidates, chosen by weight, or the limit of many."""
 
 
 @torch.no_grad()
