@@ -146,7 +146,7 @@ def finish(process):
 def test_a_killed_evaluation_goes_on_and_gives_the_same_number(models, data, tmp_path):  # noqa: F811
     whole = finish(start(command(models, data)))
     journals = models / "cache" / "evaluations"
-    assert not list(journals.glob("*.jsonl"))  # a finished one leaves nothing
+    assert not list(journals.glob("*.jsonl"))  # finished ones leave nothing, and refused ones neither
     process = start(command(models, data))
     while not any(len(path.read_text().splitlines()) >= 3 for path in journals.glob("*.jsonl")):
         assert process.poll() is None, "it was done before it could be killed"

@@ -164,8 +164,8 @@ def score_blocks(
     with tqdm(total=sum(map(len, mine)), unit="block", disable=not progress, desc=label or "scoring") as bar:
         for batch in mine:
             x0 = torch.from_numpy(blocks.get(np.asarray(batch))).to(device)
-            values = score.function(x0, batch).cpu()
-            rows = values.view(len(batch), -1).tolist()
+            rows = score.function(x0, batch).view(len(batch), -1).tolist()
+            require_finite(rows, batch)
             done.update(zip(batch, rows, strict=True))
             if journal is not None:
                 journal.append(batch, rows)
@@ -174,16 +174,18 @@ def score_blocks(
     return np.array([every[i] for i in index])
 
 
+def require_finite(rows: Sequence[Sequence[float]], batch: Sequence[int]) -> None:
+    """Refuse a result, the first column, that says nothing, before it is kept."""
+    for block, row in zip(batch, rows, strict=True):
+        if not math.isfinite(row[0]):
+            remedy = "the weights of a model are not usable, or its energy rules the text out"
+            raise UserError(f"block {block} has a likelihood of {row[0]}: {remedy}")
+
+
 def summarise(
     nats: np.ndarray, score: Score, config: LikelihoodConfig, *, length: int, unit: str, precision: str = "float32"
 ) -> Likelihood:
     """Average per-sequence nats (n, C) into bits per unit. The standard error is over sequences."""
-    if not np.isfinite(nats).all():
-        bad = int(np.flatnonzero(~np.isfinite(nats).all(-1))[0])
-        raise UserError(
-            f"block {bad} has a likelihood of {nats[bad].tolist()}: the weights of a model are not usable, or its "
-            "energy rules the text out"
-        )
     bits = nats / (length * math.log(2))
     column = dict(zip(score.columns, bits.T, strict=True))
     mean, error = mean_and_error(bits[:, 0])
