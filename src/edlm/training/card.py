@@ -14,6 +14,7 @@ LICENCES = {
     "text8": "The text is text8, an extract of the English Wikipedia of 2006 (CC BY-SA).",
     "sotu": "The text is the State of the Union addresses, works of the United States government.",
 }
+OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon (AdamW outside the blocks)"}
 FULL_TEXT8 = 100_000_000
 SUMMARY = ("model", "parameters", "steps", "seen", "test split")
 
@@ -61,8 +62,8 @@ def rows(model: Any, facts: dict[str, Any], recipe: dict[str, Any]) -> dict[str,
         "split": split_row(facts["splits"], unit),
         "steps": f"{facts['steps']:,}, each of {facts['batch_size']} sequences",
         "tokens seen": f"{facts['tokens_seen']:,} {unit}",
-        "optimizer": f"AdamW, learning rate {optim['learning_rate']:g} ({optim['schedule']}), moving average "
-        f"{optim['ema']:g}, seed {run['seed']}",
+        "optimizer": f"{OPTIMIZERS[optim.get('name', 'adamw')]}, learning rate {optim['learning_rate']:g} "
+        f"({optim['schedule']}), moving average {optim['ema']:g}, seed {run['seed']}",
     }
     if facts["started_from"]:
         table["started from"] = start_row(facts, recipe)

@@ -47,8 +47,10 @@ class DiffusionConfig:
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """AdamW and its learning rate."""
+    """The optimizer and its learning rate."""
 
+    name: Literal["adamw", "muon"] = "adamw"
+    """muon: orthogonalised momentum for the matrices of the blocks, AdamW for the rest, at the same learning rate."""
     learning_rate: float = 3e-4
     """Peak learning rate."""
     schedule: Literal["constant", "cosine"] = "constant"

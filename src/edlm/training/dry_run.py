@@ -14,6 +14,7 @@ from edlm.randomness import make_generator
 from edlm.tokenizer_files import load_tokenizer
 from edlm.training.build import Kind, build_model
 from edlm.training.config import TrainConfig
+from edlm.training.optimizer import make_optimizer
 from edlm.training.run import make_arguments
 from edlm.training.tasks import LanguageModelTask
 
@@ -53,7 +54,9 @@ def vocabulary(spec: str) -> int:
 
 def time_step(model: Denoiser | Autoregressive, config: TrainConfig) -> tuple[float, float]:
     """Seconds and loss of a real training step on one sequence, after a short one to warm up."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
+    optimizer = make_optimizer(model, config.optim)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0  # the weights stay as they are
     task = LanguageModelTask(model, lambda rows: {}, None, "token", config.run.seed)
     for length in (min(32, config.data.length), config.data.length):
         batch = random_batch(model, length, config.run.seed)

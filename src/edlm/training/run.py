@@ -78,6 +78,8 @@ def make_arguments(config: RunSettings, *, metric: str = "bits") -> Any:
         raise UserError("run.device is cuda, but PyTorch finds no GPU; install a CUDA build or choose cpu")
     if run.shard and "WORLD_SIZE" not in os.environ:
         raise UserError("run.shard splits the model over processes; start it with torchrun --nproc-per-node N -m edlm")
+    if run.shard and optim.name == "muon":
+        raise UserError("optim.name muon needs whole matrices, and run.shard splits them; leave out one of the two")
     micro, accumulation = run.accumulation(int(os.environ.get("WORLD_SIZE", "1")))
     evaluate = "steps" if run.eval_every else "no"
     return TrainingArguments(

@@ -24,6 +24,7 @@ from edlm.training import checkpoint as ckpt
 from edlm.training.batches import Rows
 from edlm.training.config import EnergyTrainConfig, TrainConfig
 from edlm.training.ema import MovingAverage
+from edlm.training.optimizer import make_optimizer
 from edlm.training.tasks import Model, Task, gather
 
 Tensors = dict[str, Tensor]
@@ -80,12 +81,7 @@ class DiffusionTrainer(Trainer):
         return SequentialSampler(self.train_dataset)  # type: ignore[arg-type]
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """AdamW; weight decay on matrices only."""
-        optim = self.config.optim
-        matrices = [p for p in self.bare.parameters() if p.ndim >= 2]
-        vectors = [p for p in self.bare.parameters() if p.ndim < 2]
-        groups = [{"params": matrices, "weight_decay": optim.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=optim.learning_rate, betas=(optim.beta1, optim.beta2))
+        self.optimizer = make_optimizer(self.bare, self.config.optim)
         return self.optimizer
 
     def compute_loss(self, model: Any, inputs: Tensors, *_: Any, **__: Any) -> Tensor:
