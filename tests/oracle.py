@@ -206,6 +206,23 @@ def importance_chain_law(denoiser, weight, alphas, ks, V, L):
     return law
 
 
+def one_by_one_law(step_law, V, L):
+    """The law of the text when masked positions are revealed one at a time, in an order that is uniform.
+
+    `step_law(xt)` is the law of the completion that a token is read off.
+    """
+    law = {(V,) * L: 1.0}
+    for num_masked in range(L, 0, -1):
+        new = {}
+        for xt, p in law.items():
+            for x0, q in step_law(xt).items():
+                for i in masked(xt, V):
+                    xs = (*xt[:i], x0[i], *xt[i + 1 :])
+                    new[xs] = new.get(xs, 0) + p * q / num_masked
+        law = new
+    return law
+
+
 def reveal_from(xt, x0, rho, V):
     M = masked(xt, V)
     for S in subsets(M):

@@ -160,7 +160,7 @@ def test_a_trace_has_every_step_and_rebuilds_the_text():
             for position, token in revealed:
                 assert text[row, position] == 27
                 text[row, position] = token
-        assert ("choice" in line) == (line["t"] >= 0.5)
+        assert ("choice" in line) == (line["t"][0] >= 0.5)
         if "choice" in line:
             torch.testing.assert_close(
                 torch.tensor(line["choice"]["weights"]).sum(-1), torch.ones(len(line["choice"]["chosen"]))

@@ -22,6 +22,7 @@ from edlm.importance import (
 from edlm.models.energy_network import energy_from_denoiser
 from edlm.randomness import make_generator, make_streams, rand
 from edlm.schedule import uniform_times
+from edlm.vocabulary import table
 from toys import TableAutoregressive, TableDenoiser, TableEnergy, tiny_autoregressive, tiny_denoiser
 
 V, L, N = 2, 3, 30_000
@@ -158,7 +159,7 @@ def test_a_temperature_divides_the_energies():
 def test_candidates_complete_their_own_state_with_their_own_probability():
     xt = torch.tensor([[V, 0, V], [1, V, 1], [V, V, V], [0, 0, 0]])
     denoiser = TableDenoiser(DENOISER, V)
-    x0, log_p = propose(denoiser(xt), xt, V, rand((4, 6, L), make_streams(0, range(4))))
+    x0, log_p = propose(table(denoiser(xt)), xt, V, rand((4, 6, L), make_streams(0, range(4))))
     for b, k in itertools.product(range(4), range(6)):
         state, text = tuple(xt[b].tolist()), tuple(x0[b, k].tolist())
         assert all(a in (v, V) for a, v in zip(state, text, strict=True))
@@ -206,6 +207,14 @@ def test_outside_the_window_the_step_is_plain():
     law = oracle.importance_chain_law(DENOISER, weight, np.linspace(0, 1, 5), [3, 3, 1, 1], V, L)
     oracle.assert_law(draw_texts(energy, 3, 4, window=0.25), law, N)
     assert draw_texts(energy, 3, 4, window=0.0, num=50) == draw_texts(ZeroEnergy(), 1, 4, num=50)
+
+
+def test_first_hitting_with_candidates_is_the_limit_of_many_steps():
+    energy, weight = ENERGIES["ar"]
+    state = sampler.init(L, make_streams(0, range(N)), V)
+    *_, (end, _) = sampler.first_hitting(state, TableDenoiser(DENOISER, V), importance=ImportanceSampling(energy, 2))
+    law = oracle.one_by_one_law(lambda xt: oracle.candidate_law(xt, DENOISER, weight, 2, V), V, L)
+    oracle.assert_law([tuple(row) for row in end.x.tolist()], law, N)
 
 
 def test_with_the_true_model_as_target_one_step_reaches_the_data_which_the_denoiser_alone_cannot():
@@ -276,9 +285,9 @@ def test_the_info_of_a_step_says_what_was_seen_and_chosen():
     total = torch.zeros(4, dtype=torch.long)
     for state, info in real_trajectory(importance=ImportanceSampling(real_energy("coar"), 3, window=0.5)):
         is_active = info.num_revealed > 0
-        total += 3 * is_active * (info.t >= 0.5)
+        total += 3 * is_active * (info.t[0] >= 0.5)
         assert torch.equal(state.energy_evaluations, total)
-        assert (info.choice is not None) == (info.t >= 0.5 and bool(is_active.any()))
+        assert (info.choice is not None) == bool(info.t[0] >= 0.5 and is_active.any())
         if info.choice is not None:
             choice = info.choice
             assert torch.equal(choice.rows, is_active.nonzero()[:, 0])

@@ -13,7 +13,7 @@ import torch
 import oracle
 from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, LearnedEnergy, ZeroEnergy
 from edlm.errors import UserError
-from edlm.importance import CHUNK_TOKENS, ImportanceSampling, draw_log_weights
+from edlm.importance import ImportanceSampling, draw_log_weights
 from edlm.likelihood import (
     Ideal,
     autoregressive_nll,
@@ -26,6 +26,8 @@ from edlm.likelihood import (
 )
 from edlm.models.energy_network import energy_from_denoiser
 from edlm.randomness import make_generator, make_streams, rand
+from edlm.scoring import PASS_TOKENS
+from edlm.vocabulary import table
 from toys import TableAutoregressive, TableDenoiser, TableEnergy, tiny_autoregressive, tiny_denoiser
 
 V, L, N = 2, 3, 8_000
@@ -381,7 +383,7 @@ def test_a_batch_gives_what_its_rows_give_alone(networks, name):
 def test_scoring_candidates_one_at_a_time_changes_nothing(networks, name, monkeypatch):
     denoiser, energies, text = networks
     whole = list(estimates(denoiser, energies[name], text, range(6)))
-    monkeypatch.setitem(CHUNK_TOKENS, "cpu", 1)
+    monkeypatch.setitem(PASS_TOKENS, "cpu", 1)
     for together, alone in zip(whole, estimates(denoiser, energies[name], text, range(6)), strict=True):
         torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-3)
 
@@ -396,7 +398,7 @@ def test_clamped_candidates_keep_the_true_tokens_and_count_their_probability():
     xt, clean = torch.tensor([[V, 0, V], [V, V, V]]), torch.tensor([[1, 0, 1], [0, 1, 0]])
     clamped = torch.tensor([[1, V, V], [V, 1, V]])
     streams = make_streams(0, range(2))
-    draw_log_weights(DENOISER(xt), xt, torch.ones(2), energy, 50, mask_id=V, generator=streams, clamped=clamped)
+    draw_log_weights(table(DENOISER(xt)), xt, torch.ones(2), energy, 50, mask_id=V, generator=streams, clamped=clamped)
     candidates, log_proposal = (torch.cat(parts, dim=1) for parts in zip(*seen, strict=True))
     assert (candidates[0, :, 0] == clean[0, 0]).all() and (candidates[1, :, 1] == clean[1, 1]).all()
     assert len(candidates[0, :, 2].unique()) == len(candidates[1, :, 0].unique()) == V

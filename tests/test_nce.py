@@ -197,7 +197,7 @@ def batches(**settings):
 def test_one_denoiser_pass_serves_all_negatives_and_the_denoiser_stays_frozen():
     denoiser = tiny_denoiser(dropout=0.5).train()
     passes = []
-    denoiser.register_forward_hook(lambda *_: passes.append(1))
+    denoiser.transformer.register_forward_hook(lambda *_: passes.append(1))
     network = energy_from_denoiser(denoiser)
     task = EnergyTask(network, LearnedEnergy(network), denoiser, batches(negatives=5), None, "binary")
     task.loss(task.collate(list(range(8)))).mean().backward()

@@ -1,13 +1,14 @@
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 import oracle
 from edlm import causal_sampler, sampler
 from edlm.errors import UserError
 from edlm.generation import SampleConfig, generate
 from edlm.randomness import make_streams
-from edlm.schedule import Cosine, uniform_times
+from edlm.schedule import Cosine, LogLinear, uniform_times
 from toys import TableDenoiser, tiny_autoregressive, tiny_denoiser
 
 V, L, N = 3, 3, 20_000
@@ -26,6 +27,43 @@ def test_texts_after_so_many_steps_follow_the_enumerated_law(steps, schedule):
     x = sampler.sample(sampler.init(L, make_streams(0, range(N)), V), denoiser, times)
     alphas = denoiser.schedule.alpha(times).numpy()
     oracle.assert_law(rows(x), oracle.chain_law(TABLE, np.abs(alphas), V, L), N)
+
+
+def first_hitting(model, num, length, **settings):
+    *_, (state, _) = sampler.first_hitting(
+        sampler.init(length, make_streams(0, range(num)), model.mask_id), model, **settings
+    )
+    return state
+
+
+@pytest.mark.parametrize("schedule", [None, Cosine()])
+def test_first_hitting_has_the_law_of_infinitely_many_steps(schedule):
+    x = first_hitting(TableDenoiser(TABLE, V, schedule), N, L).x
+    law = oracle.one_by_one_law(lambda xt: oracle.reveal_law(xt, 1.0, TABLE, V), V, L)
+    oracle.assert_law(rows(x), law, N)
+    fine = oracle.chain_law(TABLE, np.linspace(0, 1, 400), V, L)
+    assert oracle.total_variation(law, fine) < 0.01
+
+
+@pytest.mark.parametrize("schedule", [LogLinear(), Cosine()], ids=["log-linear", "cosine"])
+def test_first_hitting_times_are_those_of_the_schedule(schedule):
+    start = sampler.init(L, make_streams(0, range(4000)), V)
+    times = [info.t for _, info in sampler.first_hitting(start, TableDenoiser(TABLE, V, schedule))]
+    levels = 1 - schedule.alpha(torch.stack(times)).flatten()  # of tokens, in any order: uniform
+    assert stats.kstest(levels.numpy(), "uniform").pvalue > oracle.FAILURE_RATE
+    assert (torch.stack(times).diff(dim=0) < 0).all()
+
+
+def test_first_hitting_takes_one_pass_per_token_and_a_batch_gives_its_rows():
+    model = tiny_denoiser()
+    together = first_hitting(model, 3, 16)
+    assert together.denoiser_evaluations.tolist() == [16, 16, 16] and (together.x != model.mask_id).all()
+    for i in range(3):
+        state = sampler.init(16, make_streams(0, [i]), model.mask_id)
+        *_, (alone, _) = sampler.first_hitting(state, model)
+        assert torch.equal(alone.x[0], together.x[i])
+    prompted = next(iter(generate(model, 1, SampleConfig(first_hitting=True), prompt="the ")))
+    assert prompted.text.startswith("the ") and prompted.denoiser_evaluations == 12
 
 
 def test_fixed_tokens_stay_and_the_rest_follows_the_law_given_them():

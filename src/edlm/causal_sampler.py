@@ -19,7 +19,7 @@ from edlm.sampler import Info, State, count, tempered
 def trajectory(state: State, model: Autoregressive, *, temperature: float = 1.0) -> Iterator[tuple[State, Info]]:
     """The states after each new token, left to right. Known tokens must be a prefix of equal length in all rows."""
     B, L = state.x.shape
-    everyone = torch.arange(B)
+    once = torch.ones(B, dtype=torch.long)
     first = _prefix_length(state.x, model.start_id)
     cache = Cache()
     unread = torch.cat([torch.full_like(state.x[:, :1], model.start_id), state.x[:, :first]], dim=1)
@@ -30,8 +30,9 @@ def trajectory(state: State, model: Autoregressive, *, temperature: float = 1.0)
         x[:, position] = token
         is_revealed = torch.zeros_like(x, dtype=torch.bool)
         is_revealed[:, position] = True
-        state = count(state, x, everyone, 0)
-        yield state, Info(1 - position / L, 1 - (position + 1) / L, is_revealed)
+        state = count(state, x, once, 0 * once)
+        t, s = (1 - torch.full((B,), done / L, dtype=torch.float64) for done in (position, position + 1))
+        yield state, Info(t, s, is_revealed)
         unread = token.unsqueeze(-1)
 
 

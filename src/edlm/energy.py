@@ -20,6 +20,7 @@ from edlm.errors import UserError
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.energy_network import EnergyNetwork
 from edlm.models.pretrained import fingerprint
+from edlm.scoring import causal_log_probs, score_candidates
 
 
 class Energy(Protocol):
@@ -31,12 +32,6 @@ class Energy(Protocol):
 
     def __call__(self, x0: Tensor, xt: Tensor, t: Tensor, log_proposal: Tensor) -> Tensor:
         """Energies (B, K), float64, of candidates `x0` (B, K, L) of `xt` (B, L) at `t` (B,); `log_proposal` (B, K)."""
-
-
-def token_log_probs(model: Autoregressive, x0: Tensor) -> Tensor:
-    """log p_AR(x^i | x^{<i}) of all candidates (B, K, L): (B, K, L) float64. The only place that folds K into B."""
-    B, K, L = x0.shape
-    return model(x0.reshape(B * K, L)).double().view(B, K, L)
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,8 @@ class AutoregressiveEnergy:
     num_passes: int = 1
 
     def __call__(self, x0: Tensor, xt: Tensor, t: Tensor, log_proposal: Tensor) -> Tensor:
-        return log_proposal.double() - token_log_probs(self.model, x0).sum(-1)
+        is_masked = xt == self.model.start_id
+        return log_proposal.double() - causal_log_probs(self.model, x0, is_masked, carry_over=False)
 
 
 @dataclass(frozen=True)
@@ -74,8 +70,8 @@ class CarryOverEnergy:
     num_passes: int = 1
 
     def __call__(self, x0: Tensor, xt: Tensor, t: Tensor, log_proposal: Tensor) -> Tensor:
-        is_masked = (xt == self.model.start_id).unsqueeze(1)  # (B, 1, L)
-        return log_proposal.double() - (token_log_probs(self.model, x0) * is_masked).sum(-1)
+        is_masked = xt == self.model.start_id
+        return log_proposal.double() - causal_log_probs(self.model, x0, is_masked, carry_over=True)
 
 
 def is_normalised(energy: Energy) -> bool:
@@ -97,9 +93,7 @@ class LearnedEnergy:
     num_passes: int = 1
 
     def __call__(self, x0: Tensor, xt: Tensor, t: Tensor, log_proposal: Tensor) -> Tensor:
-        B, K, L = x0.shape
-        states, times = xt.repeat_interleave(K, 0), t.repeat_interleave(K, 0)
-        return self.model(x0.reshape(B * K, L), states, times).double().view(B, K)
+        return score_candidates(x0, lambda rows, x: self.model(x, xt[rows], t[rows]))
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,8 @@ def trajectory(model: Model, state: State, config: SampleConfig, energy: Energy 
     importance = None
     if energy is not None:
         importance = ImportanceSampling(energy, config.candidates, config.window, config.weight_temperature)
+    if config.first_hitting:
+        return sampler.first_hitting(state, model, temperature=config.temperature, importance=importance)
     times = uniform_times(config.steps)
     return sampler.trajectory(state, model, times, temperature=config.temperature, importance=importance)
 

@@ -1,6 +1,6 @@
 """Importance sampling: candidates from the denoiser, their weights, and one of them resampled.
 
-Legend: B batch, K candidates, L positions, V vocabulary, N masked positions of the whole batch in row-major order.
+Legend: B batch, K candidates, L positions, N masked positions of the whole batch in row-major order.
 
 Weights stay logarithms in float64 until one is drawn. K keeps its own axis: the candidates of one sequence never meet
 those of another.
@@ -14,11 +14,7 @@ from torch import Tensor
 from edlm.energy import Energy
 from edlm.errors import UserError
 from edlm.randomness import Randomness, draw, rand
-
-CHUNK_TOKENS = {"cpu": 1 << 12, "cuda": 1 << 16}
-"""Tokens that one pass over candidates may have: enough to keep the processor busy, and no more."""
-CHUNK_LOGITS = 1 << 26
-"""Numbers over the vocabulary that one pass may have."""
+from edlm.vocabulary import Predictions
 
 
 @dataclass(frozen=True)
@@ -79,23 +75,24 @@ class Choice:
 
 
 def propose(
-    log_probs: Tensor, xt: Tensor, mask_id: int, uniform: Tensor, *, clamped: Tensor | None = None
+    predictions: Predictions, xt: Tensor, mask_id: int, uniform: Tensor, *, clamped: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """K completions of each row of `xt` (B, L), drawn from the denoiser, and the log-probability of each.
 
-    `log_probs` (N, V) are the denoiser's at the masked positions, `uniform` is (B, K, L). Returns candidates (B, K, L)
-    and log p_theta (B, K) float64. Known tokens are copied and cost nothing. Where `clamped` (B, L) is not the mask,
-    its token is taken instead of a drawn one, and its probability counted.
+    `predictions` are the denoiser's at the N masked positions, `uniform` is (B, K, L). Returns candidates (B, K, L) and
+    log p_theta (B, K) float64. Known tokens are copied and cost nothing. Where `clamped` (B, L) is not the mask, its
+    token is taken instead of a drawn one, and its probability counted.
     """
     is_masked = xt == mask_id
     K = uniform.shape[1]
-    tokens = draw(log_probs, uniform.transpose(1, 2)[is_masked])  # (N, K)
+    tokens, each = predictions.draw(uniform.transpose(1, 2)[is_masked])  # (N, K)
     if clamped is not None:
-        given = clamped[is_masked].unsqueeze(-1)
-        tokens = torch.where(given == mask_id, tokens, given)
+        given = clamped[is_masked]  # (N,)
+        is_given = given != mask_id
+        tokens[is_given] = given[is_given].unsqueeze(-1)
+        each[is_given] = predictions.select(is_given).log_prob(given[is_given]).unsqueeze(-1)
     x0 = xt.unsqueeze(-1).repeat(1, 1, K)  # (B, L, K)
     x0[is_masked] = tokens
-    each = log_probs.gather(-1, tokens).double()  # (N, K)
     total = torch.zeros(len(xt), K, dtype=torch.float64, device=xt.device)
     return x0.transpose(1, 2).contiguous(), total.index_add(0, is_masked.nonzero()[:, 0], each)
 
@@ -115,36 +112,25 @@ def choose(energies: Tensor, uniform: Tensor, temperature: float = 1.0) -> tuple
 
 
 def draw_log_weights(
-    log_probs: Tensor, xt: Tensor, t: Tensor, energy: Energy, num: int, *, mask_id: int, generator: Randomness,
+    predictions: Predictions, xt: Tensor, t: Tensor, energy: Energy, num: int, *, mask_id: int, generator: Randomness,
     clamped: Tensor | None = None, temperature: float = 1.0,
 ) -> Tensor:  # fmt: skip
-    """log w of `num` completions of each row of `xt`, drawn from the denoiser's `log_probs` (N, V): (B, num).
+    """log w of `num` completions of each row of `xt`, drawn from the denoiser's `predictions` at its masks: (B, num).
 
-    Candidates are drawn and scored a few at a time and forgotten, so memory does not grow with `num`.
+    Tokens are small and drawn all at once; energies score them a few at a time, so memory hardly grows with `num`.
     """
-    B, L = xt.shape
-    parts = []
-    for size in _chunks(num, B, L, log_probs):
-        uniform = rand((B, size, L), generator, device=xt.device)
-        x0, log_proposal = propose(log_probs, xt, mask_id, uniform, clamped=clamped)
-        parts.append(log_weights(energy(x0, xt, t, log_proposal), temperature))
-    return torch.cat(parts, dim=1)
+    uniform = rand((len(xt), num, xt.shape[1]), generator, device=xt.device)
+    x0, log_proposal = propose(predictions, xt, mask_id, uniform, clamped=clamped)
+    return log_weights(energy(x0, xt, t, log_proposal), temperature)
 
 
-def _chunks(num: int, B: int, L: int, log_probs: Tensor) -> list[int]:
-    """`num` as a sum of parts, each few enough candidates of B rows for one pass of a network."""
-    tokens = CHUNK_TOKENS.get(log_probs.device.type, CHUNK_TOKENS["cpu"])
-    largest = max(1, min(tokens // L, CHUNK_LOGITS // (L * log_probs.shape[-1])) // B)
-    return [min(largest, num - start) for start in range(0, num, largest)]
-
-
-def check_energies(energies: Tensor, step: int, t: float) -> None:
+def check_energies(energies: Tensor, step: int, t: Tensor) -> None:
     """Refuse energies that leave no law to draw from: NaN, minus infinity, or plus infinity for all of a row."""
     bad = energies.isnan() | (energies == -torch.inf)
     if bad.any() or energies.isinf().all(-1).any():
         row = int((bad.any(-1) | energies.isinf().all(-1)).nonzero()[0])
         raise UserError(
-            f"the energy of row {row} is {energies[row].tolist()} at step {step} (t = {t:.4g}); "
+            f"the energy of row {row} is {energies[row].tolist()} at step {step} (t = {t[row].item():.4g}); "
             "stopped. Check the energy model's weights and precision"
         )
 

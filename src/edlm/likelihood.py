@@ -25,12 +25,13 @@ from edlm.energy import CarryOverEnergy, Energy, is_normalised, is_normalised_at
 from edlm.errors import UserError
 from edlm.importance import ImportanceSampling, draw_log_weights, is_in_window, log_weights
 from edlm.models.autoregressive import Autoregressive
-from edlm.models.denoiser import DenoiserLike
+from edlm.models.denoiser import DenoiserLike, predict
 from edlm.moments import draw_moment
-from edlm.objectives import cross_entropy, masked_log_likelihood, sum_per_row, true_log_probs
+from edlm.objectives import cross_entropy, masked_log_likelihood, sum_per_row
 from edlm.partition import lower_bound, paper_upper, upper_bound
 from edlm.randomness import make_generator, rand
 from edlm.schedule import uniform_times
+from edlm.vocabulary import Predictions
 
 CLAMPED, FREE = 1, 2  # which of a sequence's streams of numbers its candidates come from
 CHUNK_PAIRS = 1 << 22
@@ -69,7 +70,7 @@ def denoiser_nelbo(denoiser: DenoiserLike, x0: Tensor, index: Sequence[int], *, 
     continuous-time limit if `steps` is None.
     """
     moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps)
-    log_likelihood = masked_log_likelihood(denoiser(moment.xt, moment.t), x0, moment.xt, denoiser.mask_id)
+    log_likelihood = masked_log_likelihood(predict(denoiser, moment.xt, moment.t), x0, moment.xt, denoiser.mask_id)
     return -moment.weight * moment.share * log_likelihood
 
 
@@ -87,11 +88,11 @@ def certified_nll(
     closed form for the first part and by one draw for the second.
     """
     moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps)
-    log_probs = denoiser(moment.xt, moment.t)  # (N, V)
-    log_likelihood = masked_log_likelihood(log_probs, x0, moment.xt, denoiser.mask_id)
+    predictions = predict(denoiser, moment.xt, moment.t)
+    log_likelihood = masked_log_likelihood(predictions, x0, moment.xt, denoiser.mask_id)
     step = RevealStep(x0, moment.xt, moment.t, moment.is_revealed, [(seed, i) for i in index], denoiser.mask_id)
     plain = -moment.weight * moment.share * log_likelihood
-    return torch.stack([plain - moment.weight * step.gain(log_probs, law, inner), plain], dim=-1)
+    return torch.stack([plain - moment.weight * step.gain(predictions, law, inner), plain], dim=-1)
 
 
 @torch.no_grad()
@@ -149,11 +150,11 @@ def paper_nll(
     if isinstance(energy, CarryOverEnergy):
         return autoregressive_nll(energy.model, x0).unsqueeze(-1).expand(-1, 2)
     moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps)
-    log_probs = denoiser(moment.xt, moment.t)
-    log_likelihood = masked_log_likelihood(log_probs, x0, moment.xt, denoiser.mask_id)
+    predictions = predict(denoiser, moment.xt, moment.t)
+    log_likelihood = masked_log_likelihood(predictions, x0, moment.xt, denoiser.mask_id)
     log_w = log_weights(energy(x0.unsqueeze(1), moment.xt, moment.t, log_likelihood.unsqueeze(1)))  # (B, 1)
     drawn = draw_log_weights(
-        log_probs, moment.xt, moment.t, energy, partition_samples, mask_id=denoiser.mask_id,
+        predictions, moment.xt, moment.t, energy, partition_samples, mask_id=denoiser.mask_id,
         generator=[make_generator(seed, i, FREE) for i in index],
     )  # fmt: skip
     log_z = torch.stack([paper_upper(drawn), lower_bound(drawn)], dim=-1)  # (B, 2)
@@ -179,13 +180,13 @@ class RevealStep:
     def log_likelihood(self, denoiser: DenoiserLike, law: Law | None, inner: int) -> Tensor:
         """A lower bound in expectation on log p(x0^S | xt), whose exponential is unbiased or too low: (B,)."""
         if law is None:
-            log_probs = denoiser(self.xt, self.t, where=self.is_revealed)
-            return sum_per_row(true_log_probs(log_probs, self.x0, self.is_revealed), self.is_revealed)
-        log_probs, is_masked = denoiser(self.xt, self.t), self.xt == self.mask_id
-        true = true_log_probs(log_probs, self.x0, is_masked) * self.is_revealed[is_masked]
-        return sum_per_row(true, is_masked) + self.gain(log_probs, law, inner)
+            predictions = predict(denoiser, self.xt, self.t, where=self.is_revealed)
+            return sum_per_row(predictions.log_prob(self.x0[self.is_revealed]), self.is_revealed)
+        predictions, is_masked = predict(denoiser, self.xt, self.t), self.xt == self.mask_id
+        true = predictions.log_prob(self.x0[is_masked]) * self.is_revealed[is_masked]
+        return sum_per_row(true, is_masked) + self.gain(predictions, law, inner)
 
-    def gain(self, log_probs: Tensor, law: Law, inner: int) -> Tensor:
+    def gain(self, predictions: Predictions, law: Law, inner: int) -> Tensor:
         """A lower bound in expectation on log p_law(x0^S | xt) - log p_theta(x0^S | xt): (B,) float64.
 
         Zero, and free, for rows that reveal nothing or whose time is outside the window.
@@ -196,7 +197,7 @@ class RevealStep:
             rows = is_active.nonzero()[:, 0]
             part = self.select(rows)
             masked_row = (self.xt == self.mask_id).nonzero()[:, 0]
-            gain[rows] = part._active_gain(log_probs[is_active[masked_row]], law, inner)
+            gain[rows] = part._active_gain(predictions.select(is_active[masked_row]), law, inner)
         return gain
 
     def select(self, rows: Tensor) -> "RevealStep":
@@ -204,38 +205,38 @@ class RevealStep:
         keys = [self.keys[i] for i in rows.tolist()]
         return RevealStep(self.x0[rows], self.xt[rows], self.t[rows], self.is_revealed[rows], keys, self.mask_id)
 
-    def _active_gain(self, log_probs: Tensor, law: Law, inner: int) -> Tensor:
+    def _active_gain(self, predictions: Predictions, law: Law, inner: int) -> Tensor:
         if isinstance(law, ImportanceSampling):
             k = law.num_candidates
             groups = num_groups(inner, k)
-            others = self._log_weights(log_probs, law, groups * (k - 1), FREE)
-            clamped = self._clamped(log_probs, law, inner, self.is_revealed)
+            others = self._log_weights(predictions, law, groups * (k - 1), FREE)
+            clamped = self._clamped(predictions, law, inner, self.is_revealed)
             return resampled_gain(clamped, others.view(len(self.x0), groups, k - 1))
-        below = lower_bound(self._clamped(log_probs, law, inner, self.is_revealed))
-        return below - self._log_z_from_above(log_probs, law)
+        below = lower_bound(self._clamped(predictions, law, inner, self.is_revealed))
+        return below - self._log_z_from_above(predictions, law)
 
-    def _log_z_from_above(self, log_probs: Tensor, law: Ideal) -> Tensor:
+    def _log_z_from_above(self, predictions: Predictions, law: Ideal) -> Tensor:
         """An upper bound in expectation on log Z, exact where it is known: (B,)."""
         is_known = is_normalised_at(law.energy, self.xt, self.mask_id) & (law.temperature == 1)
         if is_known.all():
             return torch.zeros(len(self.x0), dtype=torch.float64, device=self.x0.device)
-        data = self._clamped(log_probs, law, 1, self.xt == self.mask_id).squeeze(-1)
+        data = self._clamped(predictions, law, 1, self.xt == self.mask_id).squeeze(-1)
         # Same numbers as for the clamped draws: the two bounds then rise and fall together.
-        drawn = self._log_weights(log_probs, law, law.partition_samples, CLAMPED)
+        drawn = self._log_weights(predictions, law, law.partition_samples, CLAMPED)
         return upper_bound(drawn, data).masked_fill(is_known, 0)
 
-    def _clamped(self, log_probs: Tensor, law: Law, num: int, where: Tensor) -> Tensor:
+    def _clamped(self, predictions: Predictions, law: Law, num: int, where: Tensor) -> Tensor:
         """log w of `num` completions that have the true tokens at `where`: (B, num). If that is all of M, just one."""
         clamped = torch.where(where, self.x0, self.mask_id)
         if torch.equal(where, self.xt == self.mask_id):
-            return self._log_weights(log_probs, law, 1, CLAMPED, clamped).expand(-1, num)
-        return self._log_weights(log_probs, law, num, CLAMPED, clamped)
+            return self._log_weights(predictions, law, 1, CLAMPED, clamped).expand(-1, num)
+        return self._log_weights(predictions, law, num, CLAMPED, clamped)
 
     def _log_weights(
-        self, log_probs: Tensor, law: Law, num: int, stream: int, clamped: Tensor | None = None
+        self, predictions: Predictions, law: Law, num: int, stream: int, clamped: Tensor | None = None
     ) -> Tensor:  # fmt: skip
         return draw_log_weights(
-            log_probs, self.xt, self.t, law.energy, num, mask_id=self.mask_id, clamped=clamped,
+            predictions, self.xt, self.t, law.energy, num, mask_id=self.mask_id, clamped=clamped,
             generator=[make_generator(*key, stream) for key in self.keys], temperature=law.temperature,
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from edlm.energy import Energy
 from edlm.importance import effective_sample_size, log_weights, propose
-from edlm.models.denoiser import DenoiserLike
+from edlm.models.denoiser import DenoiserLike, predict
 from edlm.objectives import masked_log_likelihood
 from edlm.partition import lower_bound
 
@@ -20,9 +20,9 @@ def contrast(energy: Energy, denoiser: DenoiserLike, x0: Tensor, xt: Tensor, t: 
     """Energies (B, K) of the true completion of `xt` (B, L), then of those drawn from the denoiser with `uniform`
     (B, K - 1, L); one denoiser pass serves all of them."""
     with torch.no_grad():
-        log_probs = denoiser(xt, t)
-        drawn, log_drawn = propose(log_probs, xt, denoiser.mask_id, uniform)
-        log_true = masked_log_likelihood(log_probs, x0, xt, denoiser.mask_id)
+        predictions = predict(denoiser, xt, t)
+        drawn, log_drawn = propose(predictions, xt, denoiser.mask_id, uniform)
+        log_true = masked_log_likelihood(predictions, x0, xt, denoiser.mask_id)
     every = torch.cat([x0.unsqueeze(1), drawn], dim=1)  # (B, K, L)
     return energy(every, xt, t, torch.cat([log_true.unsqueeze(1), log_drawn], dim=1))
 

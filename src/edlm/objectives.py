@@ -1,6 +1,6 @@
 """The training objectives of a factorised denoiser and of a causal model, one value per example.
 
-Legend: B batch, L positions, V vocabulary, N masked positions of the whole batch in row-major order.
+Legend: B batch, L positions, N masked positions of the whole batch in row-major order.
 
 All values are in nats per sequence. Training looks at one uniform time; evaluation chooses better (`moments.py`).
 """
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from edlm.schedule import Schedule
+from edlm.vocabulary import Predictions
 
 
 def stratified_times(rows: Tensor, num_rows: int, uniform: Tensor) -> Tensor:
@@ -19,17 +20,12 @@ def stratified_times(rows: Tensor, num_rows: int, uniform: Tensor) -> Tensor:
     return 1 - (rows + uniform) / num_rows
 
 
-def masked_log_likelihood(log_probs: Tensor, x0: Tensor, xt: Tensor, mask_id: int) -> Tensor:
+def masked_log_likelihood(predictions: Predictions, x0: Tensor, xt: Tensor, mask_id: int) -> Tensor:
     """log p(x0 | xt) = sum over the masked positions of the log-probability of the true token: (B,) float64.
 
-    `log_probs` (N, V) are the denoiser's, one row per masked position of `xt`.
+    `predictions` are the denoiser's, one per masked position of `xt`.
     """
-    return sum_per_row(true_log_probs(log_probs, x0, xt == mask_id), xt == mask_id)
-
-
-def true_log_probs(log_probs: Tensor, x0: Tensor, where: Tensor) -> Tensor:
-    """The log-probability of the token of `x0` at each position of `where` (B, L): (N,) float64 from (N, V)."""
-    return log_probs.gather(-1, x0[where].unsqueeze(-1)).squeeze(-1).double()
+    return sum_per_row(predictions.log_prob(x0[xt == mask_id]), xt == mask_id)
 
 
 def sum_per_row(values: Tensor, where: Tensor) -> Tensor:

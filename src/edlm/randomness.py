@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from edlm.errors import UserError
@@ -18,6 +19,7 @@ from edlm.errors import UserError
 Randomness = torch.Generator | Sequence[torch.Generator]
 
 GOLDEN = (math.sqrt(5) - 1) / 2
+BLOCK = 256  # tokens whose sum stands for them when a large vocabulary is searched
 CHUNK_ELEMENTS = 1 << 24  # float64 cumulative sums are made for at most this many (draw, token) pairs at a time
 
 
@@ -67,9 +69,36 @@ def draw(log_probs: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _invert(log_probs: Tensor, uniform: Tensor) -> Tensor:
+    wanted = uniform if uniform.ndim == 2 else uniform.unsqueeze(-1)  # (N, K)
+    by_block = log_probs.shape[-1] > 2 * BLOCK and wanted.shape[-1] * BLOCK < log_probs.shape[-1]
+    return (_search_blocks if by_block else _search)(log_probs, wanted).view(uniform.shape)
+
+
+def _search(log_probs: Tensor, uniform: Tensor) -> Tensor:
     cumulative = log_probs.double().exp().cumsum(-1)  # (N, V)
-    if not cumulative[:, -1].isfinite().all():
+    return torch.searchsorted(cumulative, _below(cumulative, uniform), right=True)
+
+
+def _search_blocks(log_probs: Tensor, uniform: Tensor) -> Tensor:
+    """The same with one look at the whole vocabulary: find the block by its sum, then the token inside the block."""
+    probs = F.pad(log_probs.exp(), (0, -log_probs.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))  # (N, blocks, BLOCK)
+    cumulative = probs.sum(-1, dtype=torch.float64).cumsum(-1)  # (N, blocks)
+    target = _below(cumulative, uniform)  # (N, K)
+    block = torch.searchsorted(cumulative, target, right=True)
+    before = F.pad(cumulative, (1, 0)).gather(-1, block)
+    share = (target - before) / (cumulative.gather(-1, block) - before)  # (N, K)
+    rows = torch.arange(len(probs), device=probs.device).unsqueeze(-1)
+    inside = probs[rows, block].double().cumsum(-1)  # (N, K, BLOCK)
+    token = torch.searchsorted(inside, _below(inside, share.unsqueeze(-1)), right=True).squeeze(-1)
+    return block * BLOCK + token
+
+
+def _below(cumulative: Tensor, share: Tensor) -> Tensor:
+    """`share` of the total of a cumulative sum (..., n), in its last axis.
+
+    The total differs from one by rounding; taking a share of it, and never all of it, keeps draws inside the support.
+    """
+    total = cumulative[..., -1:]
+    if not total.isfinite().all():
         raise UserError("a network gave probabilities that are not numbers: its weights are not usable; load it again")
-    # The total differs from one by rounding; scaling the target by it keeps every draw inside the support.
-    target = (uniform if uniform.ndim == 2 else uniform.unsqueeze(-1)) * cumulative[:, -1:]  # (N, K)
-    return torch.searchsorted(cumulative, target, right=True).view(uniform.shape)
+    return torch.minimum(share * total, torch.nextafter(total, torch.zeros_like(total)))

@@ -11,6 +11,8 @@ class SampleConfig:
 
     steps: int = 64
     """Denoising steps. An autoregressive model takes one step per token instead."""
+    first_hitting: bool = False
+    """Reveal one token at a time, each at its own random moment: the limit of infinitely many steps, without a grid."""
     candidates: int = 2
     """k: completions drawn in a step, of which the energy chooses one. Without an energy nothing is chosen."""
     window: float = 1.0

@@ -13,8 +13,8 @@ from torch import Tensor
 from edlm.errors import UserError
 from edlm.importance import Choice, ImportanceSampling, check_energies, choose, propose
 from edlm.masking import choose_revealed
-from edlm.models.denoiser import DenoiserLike
-from edlm.randomness import draw, rand
+from edlm.models.denoiser import DenoiserLike, predict
+from edlm.randomness import rand
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,10 @@ class State:
 class Info:
     """What one step did."""
 
-    t: float
-    s: float
+    t: Tensor
+    """(B,) when it began; most samplers keep all sequences at the same time."""
+    s: Tensor
+    """(B,) when it ended."""
     is_revealed: Tensor
     """(B, L)"""
     choice: Choice | None = None
@@ -71,18 +73,37 @@ def step(
     Choosing first does not change the law, since the choice is independent of the tokens, and it means that a sequence
     that reveals nothing costs nothing: neither the denoiser's output nor any candidate would be used.
     """
+    t, s = (time.to(state.x.device).expand(len(state.x)) for time in (t, s))
     is_revealed = choose_revealed(state.x, t, s, denoiser.schedule, denoiser.mask_id, generator=state.generators)
+    return reveal(state, denoiser, t, s, is_revealed, temperature=temperature, importance=importance)
+
+
+def reveal(
+    state: State, denoiser: DenoiserLike, t: Tensor, s: Tensor, is_revealed: Tensor, *, temperature: float = 1.0,
+    importance: ImportanceSampling | None = None,
+) -> tuple[State, Info]:  # fmt: skip
+    """Draw the tokens at `is_revealed` (B, L), in a step from the times `t` (B,) to `s` (B,)."""
     uniform = rand(state.x.shape, state.generators, device=state.x.device)
-    rows = is_revealed.any(-1).nonzero()[:, 0]  # (B',) those that need a network
-    active = Active(state.x[rows], is_revealed[rows], uniform[rows], [state.generators[i] for i in rows.tolist()], rows)
+    needs_network = is_revealed.any(-1)  # (B,)
+    resamples = needs_network & (importance.is_active(t) if importance is not None else False)
     x, choice = state.x.clone(), None
-    if len(rows) and importance is not None and importance.is_active(t):
-        x[is_revealed], choice = resampled(active, denoiser, t, temperature, importance, state.step + 1)
-    elif len(rows):
-        log_probs = denoiser(active.xt, t.to(x.device).expand(len(rows)), where=active.is_revealed)  # (N, V)
-        x[is_revealed] = draw(tempered(log_probs, temperature), active.uniform[active.is_revealed])
-    passes = importance.num_candidates * importance.energy.num_passes if importance and choice else 0
-    return count(state, x, rows, passes), Info(t.item(), s.item(), is_revealed, choice)
+
+    def active(which: Tensor) -> Active:
+        rows = which.nonzero()[:, 0]
+        generators = [state.generators[i] for i in rows.tolist()]
+        return Active(state.x[rows], t[rows], is_revealed[rows], uniform[rows], generators, rows)
+
+    if (plain := needs_network & ~resamples).any():
+        part = active(plain)
+        predictions = predict(denoiser, part.xt, part.t, where=part.is_revealed).tempered(temperature)
+        x[is_revealed & plain.unsqueeze(-1)], _ = predictions.draw(part.uniform[part.is_revealed])
+    if resamples.any():
+        assert importance is not None
+        part = active(resamples)
+        tokens, choice = resampled(part, denoiser, temperature, importance, state.step + 1)
+        x[is_revealed & resamples.unsqueeze(-1)] = tokens
+    passes = importance.num_candidates * importance.energy.num_passes if importance is not None else 0
+    return count(state, x, needs_network, passes * resamples), Info(t, s, is_revealed, choice)
 
 
 @dataclass(frozen=True)
@@ -91,6 +112,8 @@ class Active:
 
     xt: Tensor
     """(B', L)"""
+    t: Tensor
+    """(B',)"""
     is_revealed: Tensor
     """(B', L)"""
     uniform: Tensor
@@ -101,7 +124,7 @@ class Active:
 
 
 def resampled(
-    active: Active, denoiser: DenoiserLike, t: Tensor, temperature: float, importance: ImportanceSampling, step: int
+    active: Active, denoiser: DenoiserLike, temperature: float, importance: ImportanceSampling, step: int
 ) -> tuple[Tensor, Choice]:
     """The revealed tokens (N,) of one step of the paper's Algorithm 1, and what they were chosen from.
 
@@ -109,29 +132,27 @@ def resampled(
     to be revealed are read off it.
     """
     B, L = active.xt.shape
-    device, times = active.xt.device, t.to(active.xt.device).expand(B)
+    device = active.xt.device
     more = rand((B, importance.num_candidates - 1, L), active.generators, device=device)
     uniform = torch.cat([active.uniform.unsqueeze(1), more], dim=1)  # (B', K, L)
-    log_probs = tempered(denoiser(active.xt, times), temperature)  # (N, V), all masked positions
-    x0, log_proposal = propose(log_probs, active.xt, denoiser.mask_id, uniform)
-    energies = importance.energy(x0, active.xt, times, log_proposal)
-    check_energies(energies, step, t.item())
+    predictions = predict(denoiser, active.xt, active.t).tempered(temperature)  # at all masked positions
+    x0, log_proposal = propose(predictions, active.xt, denoiser.mask_id, uniform)
+    energies = importance.energy(x0, active.xt, active.t, log_proposal)
+    check_energies(energies, step, active.t)
     chosen, weights = choose(energies, rand((B,), active.generators, device=device), importance.temperature)
     taken = x0[torch.arange(B, device=device), chosen]  # (B', L)
     return taken[active.is_revealed], Choice(active.rows, x0, energies, weights, chosen)
 
 
-def count(state: State, x: Tensor, rows: Tensor, energy_passes: int) -> State:
-    """The state after a step in which `rows` went through the denoiser, and their candidates through the energy."""
-    is_active = torch.zeros(len(x), dtype=torch.long)
-    is_active[rows.cpu()] = 1
+def count(state: State, x: Tensor, denoiser_passes: Tensor, energy_passes: Tensor) -> State:
+    """The state after a step in which each sequence went so often (B,) through the denoiser and through the energy."""
     assert state.denoiser_evaluations is not None and state.energy_evaluations is not None
     return replace(
         state,
         x=x,
         step=state.step + 1,
-        denoiser_evaluations=state.denoiser_evaluations + is_active,
-        energy_evaluations=state.energy_evaluations + energy_passes * is_active,
+        denoiser_evaluations=state.denoiser_evaluations + denoiser_passes.long().cpu(),
+        energy_evaluations=state.energy_evaluations + energy_passes.long().cpu(),
     )
 
 
@@ -153,6 +174,29 @@ def trajectory(
     check_times(times)
     for t, s in pairwise(times):
         state, info = step(state, denoiser, t, s, temperature=temperature, importance=importance)
+        yield state, info
+
+
+@torch.no_grad()
+def first_hitting(
+    state: State, denoiser: DenoiserLike, *, temperature: float = 1.0, importance: ImportanceSampling | None = None
+) -> Iterator[tuple[State, Info]]:
+    """The states after each reveal of a sampler with infinitely many steps: one token of every sequence at a time.
+
+    Each masked token has a moment of its own. After time t the next of n comes at the s with
+    1 - alpha(s) = (1 - alpha(t)) u^(1/n), u uniform, and each of the n is as likely to be it. Nothing happens in
+    between, so this is exact, and takes one pass per token however fine the grid that it stands for.
+    """
+    B = len(state.x)
+    t = torch.ones(B, dtype=torch.float64, device=state.x.device)
+    while (is_masked := state.x == denoiser.mask_id).any():
+        num_masked = is_masked.sum(-1)
+        numbers = rand((B, 2), state.generators, device=state.x.device)
+        level = (1 - denoiser.schedule.alpha(t)) * numbers[:, 0] ** (1 / num_masked.clamp(min=1))
+        t = torch.where(num_masked > 0, denoiser.schedule.time(1 - level), t)
+        rank, chosen = is_masked.cumsum(-1) - 1, (numbers[:, 1] * num_masked).long()
+        is_revealed = is_masked & (rank == chosen.unsqueeze(-1))
+        state, info = reveal(state, denoiser, t, t, is_revealed, temperature=temperature, importance=importance)
         yield state, info
 
 

@@ -13,8 +13,8 @@ def trace_line(indices: range, state: State, info: Info) -> dict[str, Any]:
         revealed[row].append([position, int(state.x[row, position])])
     line = {
         "step": state.step,
-        "t": info.t,
-        "s": info.s,
+        "t": info.t.tolist(),
+        "s": info.s.tolist(),
         "indices": list(indices),
         "revealed": revealed,
         "denoiser_evaluations": state.denoiser_evaluations.tolist(),

@@ -1,6 +1,7 @@
-"""edlm bench train, edlm bench likelihood"""
+"""edlm bench train, edlm bench likelihood, edlm bench sample"""
 
 import sys
+from pathlib import Path
 
 from cyclopts import App
 
@@ -92,3 +93,40 @@ def likelihood(
         speed, memory = f"{row['tokens_per_second']:.1f}", f"{row['peak_megabytes']:.0f} MB"
         lines.append([row["protocol"], row["draws"], speed, f"{low:.1f} to {high:.1f}", memory])
     print(markdown_table(lines), end="")
+
+
+@app.command
+def sample(
+    *, scale: str = "quick", repeats: int = 3, curves: bool = True, out: Path = Path("runs/bench-sample"),
+    json: bool = False,
+) -> None:  # fmt: skip
+    """Seconds and peak memory of EDLM-coAR sampling: against the plain algorithm, and as the work grows.
+
+    Parameters
+    ----------
+    scale
+        Size of the networks: quick (a minute or two), text8, or small (the paper's; most of an hour, 12 GB).
+    repeats
+        Turns of each sampler, after one to warm up.
+    curves
+        Also measure how seconds grow with steps, candidates, length, vocabulary and batch.
+    out
+        Folder for table, numbers and plot.
+    json
+        Print JSON.
+    """
+    from edlm.benchmarks.sampling import bench_sampling
+    from edlm.benchmarks.sampling_report import draw_curves, report
+    from edlm.commands.output import print_json
+    from edlm.extras import require_extra
+    from edlm.reports import write_report
+
+    require_extra("eval", "matplotlib")
+    rows = []
+    for section, row in bench_sampling(scale, repeats=repeats, curves=curves):
+        print(f"{section}: {row.get('setting', 'speed')} done", file=sys.stderr)
+        rows.append((section, row))
+    text, results = report(rows)
+    plots = {"curves.png": lambda path: draw_curves(results, path)} if curves else {}
+    written = write_report(out, text, results, plots)
+    print_json(written.as_dict()) if json else print(written.as_text())

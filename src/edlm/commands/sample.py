@@ -174,7 +174,8 @@ def progress_bar(model: "Model", num: int, settings: SampleConfig) -> Any:
 
     batches = -(-num // settings.batch_size)
     parts = windows(settings.length or model.length, model.length, settings.overlap)
-    steps = (settings.length or model.length) if isinstance(model, Autoregressive) else settings.steps * len(parts)
+    one_by_one = isinstance(model, Autoregressive) or settings.first_hitting
+    steps = (settings.length or model.length) if one_by_one else settings.steps * len(parts)
     return tqdm(total=steps * batches, unit="step", desc="sampling", disable=not sys.stderr.isatty(), delay=1)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from edlm.models.pretrained import PretrainedModel
 from edlm.models.transformer import Cache, Transformer, TransformerConfig
 from edlm.tokenization import Tokenizer
+from edlm.vocabulary import token_log_probs
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,23 @@ class Autoregressive(PretrainedModel):
         self.vocab_size, self.start_id = config.transformer.vocab_size, config.transformer.mask_id
         self.length = config.transformer.length
 
-    def forward(self, x0: Tensor) -> Tensor:
-        """log p(x^i | x^{<i}) of every token of `x0` (B, L): (B, L)."""
-        logits = self.transformer.head(self.transformer(self.shift(x0))).float()  # (B, L, V)
-        return -F.cross_entropy(logits.flatten(0, 1), x0.flatten(), reduction="none").view_as(x0)
+    def forward(
+        self, x0: Tensor, where: Tensor | None = None, *, cache: Cache | None = None, previous: Tensor | None = None
+    ) -> Tensor:
+        """log p(x^i | x^{<i}) of every token of `x0` (B, L): (B, L).
 
-    def shift(self, x0: Tensor) -> Tensor:
-        """What the network reads to predict `x0`: the start symbol, then all tokens but the last."""
-        return torch.cat([torch.full_like(x0[:, :1], self.start_id), x0[:, :-1]], dim=1)
+        With `where` (B, L) only of those tokens, and 0 elsewhere: the vocabulary is then projected only there. With a
+        `cache` that has read all the text before `x0` but its last token, that token is `previous` (B,).
+        """
+        hidden = self.transformer(self.shift(x0, previous), cache=cache)
+        chosen = torch.ones_like(x0, dtype=torch.bool) if where is None else where
+        values = token_log_probs(hidden[chosen], self.transformer.head, x0[chosen])  # (N,)
+        return torch.zeros_like(x0, dtype=values.dtype).masked_scatter(chosen, values)
+
+    def shift(self, x0: Tensor, previous: Tensor | None = None) -> Tensor:
+        """What the network reads to predict `x0`: the start symbol (or `previous`), then all tokens but the last."""
+        start = torch.full_like(x0[:, :1], self.start_id) if previous is None else previous.unsqueeze(-1)
+        return torch.cat([start, x0[:, :-1]], dim=1)
 
     def next_log_probs(self, tokens: Tensor, cache: Cache) -> Tensor:
         """log p(. | all tokens so far) after reading `tokens` (B, l) behind what `cache` holds: (B, V)."""

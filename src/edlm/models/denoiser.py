@@ -13,6 +13,7 @@ from edlm.models.pretrained import PretrainedModel
 from edlm.models.transformer import Transformer, TransformerConfig
 from edlm.schedule import Schedule, make_schedule
 from edlm.tokenization import Tokenizer
+from edlm.vocabulary import Predictions, project, table
 
 
 class DenoiserLike(Protocol):
@@ -51,6 +52,22 @@ class Denoiser(PretrainedModel):
         `where` (B, L) picks some of them instead of all. Unmasked positions are copies by definition and have no row;
         `masking.substitute` writes them out. The mask has no column, so it can get no mass.
         """
-        hidden = self.transformer(xt, t)
-        hidden = hidden[xt == self.mask_id if where is None else where]  # (N, D)
+        return self.log_probs(self.hidden(xt, t, where))
+
+    def hidden(self, xt: Tensor, t: Tensor | None = None, where: Tensor | None = None) -> Tensor:
+        """What `log_probs` makes its distributions from: (N, D)."""
+        return self.transformer(xt, t)[xt == self.mask_id if where is None else where]
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        """(n, V) from (n, D)."""
         return F.log_softmax(self.transformer.head(hidden).float(), dim=-1)
+
+
+def predict(denoiser: DenoiserLike, xt: Tensor, t: Tensor | None = None, where: Tensor | None = None) -> Predictions:
+    """What the denoiser says about the masked positions of `xt` (B, L), or about those of `where` (B, L).
+
+    Denoisers that can, project their hidden states piece by piece; any other gives its whole table.
+    """
+    if not isinstance(denoiser, Denoiser):
+        return table(denoiser(xt, t, where))
+    return project(denoiser.hidden(xt, t, where), denoiser.log_probs, denoiser.vocab_size)

@@ -22,6 +22,7 @@ from edlm.models.energy_network import EnergyNetwork
 from edlm.nce import LOSSES, contrast, diagnostics
 from edlm.objectives import cross_entropy, masked_log_likelihood, nelbo_at_time
 from edlm.training.batches import NoisyBatches
+from edlm.vocabulary import table
 
 Batch = dict[str, Tensor]
 Model = Denoiser | Autoregressive | EnergyNetwork
@@ -71,8 +72,8 @@ class LanguageModelTask:
         length = batch["x0"].shape[1]
         if isinstance(self.model, Autoregressive):
             return (cross_entropy(self.model(batch["x0"])) / length).float()
-        log_probs = self.model(batch["xt"], batch["t"])
-        log_likelihood = masked_log_likelihood(log_probs, batch["x0"], batch["xt"], self.model.mask_id)
+        predictions = table(self.model(batch["xt"], batch["t"]))
+        log_likelihood = masked_log_likelihood(predictions, batch["x0"], batch["xt"], self.model.mask_id)
         return (nelbo_at_time(log_likelihood, batch["t"], self.model.schedule) / length).float()
 
     def validate(self, index: Sequence[int], batch_size: int, device: torch.device) -> np.ndarray:

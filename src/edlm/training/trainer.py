@@ -18,7 +18,6 @@ from edlm._version import __version__
 from edlm.config import to_dict
 from edlm.errors import UserError
 from edlm.evaluation import choose_blocks
-from edlm.models.autoregressive import Autoregressive
 from edlm.randomness import make_generator
 from edlm.training import checkpoint as ckpt
 from edlm.training.batches import Rows
@@ -49,8 +48,9 @@ def shard(model: Model, device_type: str) -> None:
     for block in model.transformer.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh, reshard_after_forward=True)  # the outermost would else stay whole after validation
-    if isinstance(model, Autoregressive):
-        register_fsdp_forward_method(model, "next_log_probs")
+    for name in ("next_log_probs", "hidden", "log_probs"):  # ways into the weights besides a plain call
+        if hasattr(model, name):
+            register_fsdp_forward_method(model, name)
 
 
 class DiffusionTrainer(Trainer):

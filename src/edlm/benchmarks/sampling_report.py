@@ -1,0 +1,92 @@
+"""The sampling benchmark as tables and as a plot."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edlm.plots import GREY, figure, look, save
+from edlm.reports import markdown_table
+
+COMPARED = ["setting", "ours, s", "plain, s", "plain / ours", "predicted, s", "share of peak", "ours", "plain"]
+MEMORY = ["setting", "peak memory"]
+CURVES = ["over", "value", "seconds", "range", "predicted, s", "share of peak"]
+
+
+def report(rows: Sequence[tuple[str, dict[str, Any]]]) -> tuple[str, dict[str, Any]]:
+    """Tables for a person, and everything behind them."""
+    sections: dict[str, list[dict[str, Any]]] = {"compared": [], "memory": [], "curves": []}
+    for section, row in rows[1:]:
+        sections[section].append(row)
+    machine = rows[0][1]
+    text = (
+        f"{machine['threads']} threads; matrix product {machine['peak'] / 1e9:.0f} GFLOP/s, network "
+        f"{machine['network'] / 1e9:.0f}, projection with draw {machine['vocabulary'] / 1e9:.0f}; "
+        f"a bare call {1e3 * machine['call']:.1f} ms\n\n"
+    )
+    text += markdown_table([COMPARED, *(compared_cells(row) for row in sections["compared"])])
+    text += "\n" + markdown_table(
+        [MEMORY, *([r["setting"], megabytes(r["peak_megabytes"])] for r in sections["memory"])]
+    )
+    exponents = {}
+    for name, points in curve_points(sections["curves"]).items():
+        exponents[name] = exponent(points)
+    if exponents:
+        text += "\n" + markdown_table([CURVES, *(curve_cells(row) for row in sections["curves"])])
+        text += "\n" + ", ".join(f"seconds ~ {name}^{value:.2f}" for name, value in exponents.items()) + "\n"
+    return text, {"machine": machine, **sections, "exponents": exponents}
+
+
+def compared_cells(row: dict[str, Any]) -> list[str]:
+    low, high = row["ratio_range"]
+    ratio = f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})"
+    paper = [f"{row['predicted']:.2f}", f"{row['share_of_peak']:.0%}"]
+    memory = [megabytes(row["ours_megabytes"]), megabytes(row["plain_megabytes"])]
+    return [row["setting"], f"{row['ours']:.2f}", f"{row['plain']:.2f}", ratio, *paper, *memory]
+
+
+def curve_cells(row: dict[str, Any]) -> list[str]:
+    low, high = row["ours_range"]
+    spread = f"{low:.2f} to {high:.2f}"
+    return [
+        row["over"],
+        f"{row['value']:,}",
+        f"{row['ours']:.2f}",
+        spread,
+        f"{row['predicted']:.2f}",
+        f"{row['share_of_peak']:.0%}",
+    ]
+
+
+def megabytes(value: float) -> str:
+    return f"{value:,.0f} MB"
+
+
+def curve_points(rows: Sequence[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """(size, seconds) of each curve."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        points.setdefault(row["over"], []).append((row["value"], row["ours"]))
+    return points
+
+
+def draw_curves(results: dict[str, Any], path: Path) -> None:
+    """Measured seconds, and the cost model's, as each thing grows: one panel each."""
+    names = list(curve_points(results["curves"]))
+    with figure(len(names), width=3.6, height=3.4) as (made, axes):
+        for ax, name in zip(axes, names, strict=True):
+            rows = [row for row in results["curves"] if row["over"] == name]
+            x = [row["value"] for row in rows]
+            ax.plot(x, [row["ours"] for row in rows], **look(0), label="measured")
+            ax.plot(x, [row["predicted"] for row in rows], color=GREY, linestyle="--", label="predicted")
+            ax.set(xscale="log", yscale="log", xlabel=name.replace("_", " "), ylabel="seconds")
+            ax.set_title(f"slope {results['exponents'][name]:.2f}")
+        axes[0].legend(frameon=False)
+        save(made, path)
+
+
+def exponent(points: Sequence[tuple[float, float]]) -> float:
+    """The slope of log seconds over log size, by least squares."""
+    x, y = np.log(np.array(points)).T
+    return float(np.polyfit(x, y, 1)[0])

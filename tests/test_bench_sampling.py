@@ -1,0 +1,105 @@
+"""The sampling benchmark: both samplers have one law, the cost model counts right, and memory is flat in k."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import oracle
+from edlm.benchmarks import plain
+from edlm.benchmarks.cost import Setting, Speed, Work, network_work, projection_work, step_work, work
+from edlm.benchmarks.sampling import QUICK, SCALES, fresh, run
+from edlm.benchmarks.sampling_report import exponent
+from edlm.models.autoregressive import Autoregressive, AutoregressiveConfig
+from edlm.models.denoiser import Denoiser, DenoiserConfig
+from edlm.models.transformer import TransformerConfig
+from edlm.randomness import make_generator
+
+V, L = 2, 3
+
+
+@torch.no_grad()
+def enumerated(carry_over):
+    """Two tiny networks, and the same as tables."""
+    torch.manual_seed(0)
+    size = TransformerConfig(vocab_size=V, length=L, num_layers=1, num_heads=1, width=8, dropout=0.0)
+    denoiser, causal = Denoiser(DenoiserConfig(size)).eval(), Autoregressive(AutoregressiveConfig(size)).eval()
+    for model in (denoiser, causal):
+        torch.nn.init.normal_(model.transformer.head.weight, std=1.0)
+    tables = {
+        xt: torch.softmax(denoiser.transformer.head(denoiser.transformer(torch.tensor([xt])))[0].double(), -1).numpy()
+        for xt in oracle.states(V, L)
+    }
+    prefixes = [x[:n] for x in oracle.sequences(V, L) for n in range(L)]
+    rules = {}
+    for prefix in prefixes:
+        inputs = torch.tensor([[causal.start_id, *prefix]])
+        rules[prefix] = torch.softmax(causal.transformer.head(causal.transformer(inputs))[0, -1].double(), -1).numpy()
+    weight = (oracle.carry_over_weight if carry_over else oracle.ar_weight)(rules, tables, V)
+    return denoiser, causal, tables, weight
+
+
+@pytest.mark.parametrize("carry_over", [False, True], ids=["ar", "coar"])
+def test_the_plain_algorithm_has_the_enumerated_law(carry_over):
+    denoiser, causal, tables, weight = enumerated(carry_over)
+    x = plain.sample(
+        denoiser, causal, batch_size=8000, length=L, steps=2, candidates=2, window=1.0, carry_over=carry_over,
+        generator=make_generator(0),
+    )  # fmt: skip
+    law = oracle.importance_chain_law(tables, weight, [0, 0.5, 1], [2, 2], V, L)
+    oracle.assert_law([tuple(row) for row in x.tolist()], law, 8000)
+
+
+def test_the_arithmetic_of_one_pass_is_that_of_its_matrices():
+    setting = Setting(num_layers=1, width=8, vocab_size=11, length=5, batch_size=1, steps=1)
+    matrices = 2 * 5 * 8 * (3 * 8 + 8 + 32 + 32)  # qkv, out, mlp in and out, two operations each
+    attention = 2 * 2 * 5 * 5 * 8  # queries by keys, weights by values
+    assert network_work(setting, 5) == matrices + attention
+    assert projection_work(setting, 5) == 2 * 5 * 8 * 11
+
+
+def test_a_plain_step_projects_what_it_reveals_and_a_resampling_one_all_that_is_masked():
+    base = Setting(num_layers=1, width=8, vocab_size=1000, length=64, batch_size=2, steps=4)
+    assert step_work(base, 1.0, 0.75).vocabulary == pytest.approx(2 * projection_work(base, 16), rel=1e-6)
+    resampling = Setting(1, 8, 1000, 64, 2, 4, candidates=3)
+    assert step_work(resampling, 1.0, 0.75).vocabulary == pytest.approx(2 * projection_work(base, 64 * 4), rel=1e-6)
+    outside = Setting(1, 8, 1000, 64, 2, 4, candidates=3, window=0.2)
+    assert step_work(outside, 0.5, 0.25).total == step_work(base, 0.5, 0.25).total
+    assert work(resampling).total > work(outside).total > work(base).total
+
+
+def test_seconds_are_work_over_speed():
+    assert Speed(10.0, 5.0, 0.5).seconds(Work(20.0, 5.0, 2.0)) == 4.0
+    assert exponent([(1, 3.0), (2, 12.0), (4, 48.0)]) == pytest.approx(2.0)
+
+
+def test_both_sides_are_timed_in_turns():
+    row = run(QUICK, "both", 1)
+    assert row["ours"] > 0 and row["plain"] > 0 and math.isfinite(row["ratio"])
+    assert row["ratio_range"][0] <= row["ratio"] <= row["ratio_range"][1]
+
+
+def test_memory_is_flat_in_the_number_of_candidates():
+    few, _, many = SCALES["quick"].lean
+    assert fresh(many, "ours", 0)["peak_megabytes"] < fresh(few, "ours", 0)["peak_megabytes"] + 150
+
+
+@pytest.mark.slow
+def test_the_quick_benchmark_runs_and_leaves_table_numbers_and_plot(tmp_path):
+    command = [sys.executable, "-m", "edlm", "bench", "sample", "--repeats", "1", "--out", str(tmp_path), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr[-2000:]
+    results = json.loads(done.stdout)
+    assert {row["setting"] for row in results["compared"]} == {"T=4", "T=4, k=4, w=1"}
+    assert set(results["exponents"]) == {"steps", "candidates"} and (tmp_path / "curves.png").stat().st_size > 10_000
+    assert "plain / ours" in (tmp_path / "results.md").read_text()
+
+
+def test_an_unknown_scale_is_refused():
+    done = subprocess.run(
+        [sys.executable, "-m", "edlm", "bench", "sample", "--scale", "huge"], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "--scale must be one of quick, text8, small" in done.stderr

@@ -1,0 +1,150 @@
+"""Fast paths over the vocabulary and over candidates, each against the plain formula."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import oracle
+from edlm import scoring, vocabulary
+from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, LearnedEnergy
+from edlm.models.denoiser import predict
+from edlm.models.energy_network import energy_from_denoiser
+from edlm.randomness import draw, make_generator
+from edlm.vocabulary import token_log_probs
+from toys import tiny_autoregressive, tiny_denoiser
+
+V, L = 27, 32
+
+
+@pytest.fixture
+def in_pieces(monkeypatch):
+    """Nothing is kept, and only a few rows are projected at a time."""
+    monkeypatch.setitem(vocabulary.PIECE, "cpu", 5 * V)
+    monkeypatch.setitem(vocabulary.KEPT, "cpu", 0)
+
+
+def half_masked(num=4, first=0):
+    x0 = torch.randint(V, (num, L), generator=make_generator(0))
+    is_masked = torch.rand(num, L, generator=make_generator(1)) < 0.5
+    is_masked[:, :first] = False
+    return x0, torch.where(is_masked, V, x0)
+
+
+@torch.no_grad()
+def test_projecting_in_pieces_gives_the_tokens_and_log_probabilities_of_the_whole(in_pieces):
+    denoiser, (x0, xt) = tiny_denoiser(length=L).eval(), half_masked()
+    plain = F.log_softmax(denoiser.transformer.head(denoiser.transformer(xt)).double(), dim=-1)[xt == V]  # (N, V)
+    predictions = predict(denoiser, xt)
+    assert predictions.rows.shape[-1] != V  # hidden states, not a table
+    uniform = torch.rand(len(plain), 3, generator=make_generator(2), dtype=torch.float64)
+    tokens, log_probs = predictions.draw(uniform)
+    assert torch.equal(tokens, draw(plain, uniform))
+    torch.testing.assert_close(log_probs, plain.gather(-1, tokens), atol=1e-5, rtol=0)
+    true = x0[xt == V]
+    torch.testing.assert_close(predictions.log_prob(true), plain.gather(-1, true[:, None])[:, 0], atol=1e-5, rtol=0)
+    kept = torch.arange(len(plain)) % 3 == 0
+    torch.testing.assert_close(predictions.select(kept).log_prob(true[kept]), predictions.log_prob(true)[kept])
+
+
+@torch.no_grad()
+def test_tempered_predictions_are_normalised_powers(in_pieces):
+    denoiser, (_, xt) = tiny_denoiser(length=L).eval(), half_masked()
+    plain = denoiser(xt).double()
+    tokens = torch.arange(V).expand(len(plain), V)
+    cold = predict(denoiser, xt).tempered(0.5).log_prob(tokens)
+    torch.testing.assert_close(cold, F.log_softmax(2 * plain, dim=-1), atol=1e-5, rtol=0)
+
+
+def test_nothing_masked_is_nothing_asked():
+    predictions = predict(tiny_denoiser(length=L).eval(), torch.zeros(2, L, dtype=torch.long))
+    tokens, log_probs = predictions.draw(torch.zeros(0, 3, dtype=torch.float64))
+    assert tokens.shape == log_probs.shape == (0, 3) and predictions.log_prob(torch.zeros(0).long()).shape == (0,)
+
+
+@torch.no_grad()
+def test_log_probabilities_of_given_tokens_in_pieces_are_the_cross_entropy(in_pieces):
+    hidden, head = torch.randn(23, 8, generator=make_generator(0)), torch.nn.Linear(8, V)
+    tokens = torch.randint(V, (23,), generator=make_generator(1))
+    plain = F.log_softmax(head(hidden).double(), dim=-1).gather(-1, tokens[:, None])[:, 0]
+    torch.testing.assert_close(token_log_probs(hidden, head, tokens).double(), plain, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("vocab_size", [600, 1000, 4096])
+def test_searching_by_blocks_draws_what_the_plain_search_draws(vocab_size):
+    log_probs = F.log_softmax(3 * torch.randn(40, vocab_size, generator=make_generator(0)).double(), dim=-1)
+    log_probs[:, 7] = -torch.inf
+    log_probs[3, 256:] = -torch.inf  # a whole tail without mass
+    log_probs = F.log_softmax(log_probs, dim=-1)
+    uniform = torch.rand(40, 2, generator=make_generator(1), dtype=torch.float64)
+    uniform[0] = torch.tensor([0.0, 1 - 2**-53])
+    uniform[3] = torch.tensor([0.5, 1 - 2**-53])
+    cumulative = log_probs.exp().cumsum(-1)
+    plain = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+    ours = draw(log_probs, uniform)
+    is_inner = uniform < 1 - 2**-52  # where the plain search cannot run over the end
+    assert torch.equal(ours[is_inner], plain[is_inner])
+    assert log_probs.gather(-1, ours).isfinite().all() and (ours[3] < 256).all()
+
+
+def test_draws_by_blocks_follow_a_skewed_law():
+    probs = torch.tensor([0.5, 0.25, 0.125, 0.125]).double()
+    law = torch.zeros(1024).double()
+    law[[0, 300, 301, 1023]] = probs
+    n = 4000
+    uniform = torch.rand(n, 1, generator=make_generator(5), dtype=torch.float64)
+    tokens = draw(law.log().expand(n, -1), uniform)
+    oracle.assert_law([(int(token),) for token in tokens], {(i,): float(law[i]) for i in (0, 300, 301, 1023)}, n)
+
+
+def plain_energy(kind, model, x0, xt, t, log_proposal):
+    """One candidate at a time, everything read, in float64 sums."""
+    B, K, _ = x0.shape
+    energies = torch.zeros(B, K, dtype=torch.float64)
+    for b in range(B):
+        for k in range(K):
+            if kind == "nce":
+                energies[b, k] = model(x0[b, k : k + 1], xt[b : b + 1], t[b : b + 1]).double()
+                continue
+            inputs = model.shift(x0[b, k : k + 1])
+            log_probs = F.log_softmax(model.transformer.head(model.transformer(inputs)).double(), dim=-1)
+            each = log_probs.gather(-1, x0[b, k : k + 1, :, None])[0, :, 0]
+            energies[b, k] = log_proposal[b, k] - (each if kind == "ar" else each[xt[b] == V]).sum()
+    return energies
+
+
+@pytest.mark.parametrize("kind", ["ar", "coar", "nce"])
+@pytest.mark.parametrize("first", [0, 5, 20], ids="masked from {}".format)
+@torch.no_grad()
+def test_every_way_of_sharing_work_gives_the_plain_energies(kind, first, in_pieces, monkeypatch):
+    monkeypatch.setattr(scoring, "LEAST_SHARED", 4)
+    monkeypatch.setitem(scoring.PASS_TOKENS, "cpu", 3 * L)
+    x0, xt = half_masked(first=first)
+    xt[:, -2:] = x0[:, -2:]  # something known behind the last mask
+    K = 5
+    drawn = torch.randint(V, (4, K, L), generator=make_generator(3))
+    drawn[:, 3] = drawn[:, 1]  # two equal candidates
+    candidates = torch.where((xt == V).unsqueeze(1), drawn, x0.unsqueeze(1))
+    t, log_proposal = torch.linspace(0.2, 0.9, 4), torch.randn(4, K, generator=make_generator(4)).double()
+    if kind == "nce":
+        model = energy_from_denoiser(tiny_denoiser(length=L)).eval()
+        torch.nn.init.normal_(model.transformer.head.weight, generator=make_generator(6))
+        energy = LearnedEnergy(model)
+    else:
+        model = tiny_autoregressive(length=L).eval()
+        energy = (AutoregressiveEnergy if kind == "ar" else CarryOverEnergy)(model)
+    fast = energy(candidates, xt, t, log_proposal)
+    torch.testing.assert_close(fast, plain_energy(kind, model, candidates, xt, t, log_proposal), atol=1e-4, rtol=1e-5)
+    assert torch.equal(fast[:, 1] - log_proposal[:, 1], fast[:, 3] - log_proposal[:, 3]) or kind == "nce"
+
+
+@torch.no_grad()
+def test_equal_candidates_and_shared_prefixes_are_read_once(monkeypatch):
+    monkeypatch.setattr(scoring, "LEAST_SHARED", 4)
+    model, read = tiny_autoregressive(length=L).eval(), []
+    model.transformer.embedding.register_forward_hook(lambda _, inputs, __: read.append(inputs[0].numel()))
+    x0, xt = half_masked(num=1, first=20)
+    xt[:, 20:24], xt[:, 24:] = V, x0[:, 24:]
+    candidates = x0.repeat(6, 1).unsqueeze(0)
+    candidates[0, 3:, 21] = (candidates[0, 3:, 21] + 1) % V
+    CarryOverEnergy(model)(candidates, xt, torch.ones(1), torch.zeros(1, 6))
+    assert sum(read) == 20 + 2 * 4  # the prefix, then two different candidates up to the last masked position
