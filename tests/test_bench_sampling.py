@@ -103,3 +103,23 @@ def test_an_unknown_scale_is_refused():
         [sys.executable, "-m", "edlm", "bench", "sample", "--scale", "huge"], capture_output=True, text=True
     )
     assert done.returncode == 2 and "--scale must be one of quick, text8, small" in done.stderr
+
+
+@torch.no_grad()
+def test_the_gpt_neox_twin_computes_the_same_log_probabilities():
+    from edlm.benchmarks.generate import as_gpt_neox
+    from toys import tiny_autoregressive
+
+    model = tiny_autoregressive().eval()
+    x0 = torch.randint(27, (3, 16), generator=make_generator(0))
+    logits = as_gpt_neox(model)(input_ids=model.shift(x0)).logits[..., :27]
+    twin = torch.log_softmax(logits.double(), dim=-1).gather(-1, x0.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(model(x0).double(), twin, atol=1e-5, rtol=0)
+
+
+def test_both_ways_to_sample_a_causal_model_are_timed():
+    from edlm.benchmarks.generate import bench_generate
+    from toys import tiny_autoregressive
+
+    row = bench_generate(tiny_autoregressive().eval(), batch_size=2, repeats=1)
+    assert row["ours"] > 0 and row["transformers"] > 0 and row["ratio"] > 0

@@ -67,7 +67,7 @@ def _after_shared(model: Autoregressive, x0: Tensor, where: Tensor, first: int) 
     before = model(front, where[:, :first], cache=cache).double().sum(-1)  # (B,)
 
     def score(rows: Tensor, x: Tensor) -> Tensor:
-        behind = Cache([k[rows] for k in cache.keys], [v[rows] for v in cache.values])
-        return model(x[:, first:], where[rows, first:], cache=behind, previous=x[:, first - 1]).double().sum(-1)
+        after, previous = cache.select(rows), x[:, first - 1]
+        return model(x[:, first:], where[rows, first:], cache=after, previous=previous).double().sum(-1)
 
     return before.unsqueeze(-1) + score_candidates(x0, score)

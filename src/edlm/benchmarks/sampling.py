@@ -31,6 +31,8 @@ class Scale:
     """Our sampler and the plain one take turns."""
     lean: Sequence[Setting]
     """Ours alone, for its memory: the plain one would not fit."""
+    by_step: Setting
+    """Ours alone, step by step."""
     curves: Mapping[str, Sequence[Setting]]
     """Ours alone, as one thing grows."""
 
@@ -43,11 +45,13 @@ SCALES = {
     "quick": Scale(
         [QUICK, replace(QUICK, candidates=4)],
         [replace(QUICK, steps=1, candidates=k) for k in (1, 16, 64)],
+        replace(QUICK, steps=4, candidates=4),
         growing(replace(QUICK, candidates=2), steps=[2, 4, 8], candidates=[2, 4, 8]),
     ),
     "text8": Scale(
         [replace(TEXT8, candidates=2), replace(TEXT8, candidates=8), replace(TEXT8, candidates=2, window=0.2), TEXT8],
         [replace(TEXT8, steps=4, candidates=k) for k in (1, 16, 256)],
+        replace(TEXT8, steps=16, candidates=8),
         growing(
             replace(TEXT8, steps=16, candidates=4),
             steps=[4, 16, 64, 256, 1024], candidates=[1, 2, 4, 8, 16, 32], length=[64, 128, 256, 512, 1024],
@@ -60,6 +64,7 @@ SCALES = {
             replace(SMALL, steps=1, candidates=16),
         ],
         [replace(SMALL, steps=1, candidates=k) for k in (1, 16, 256)],
+        replace(SMALL, steps=8, candidates=4),
         growing(replace(SMALL, steps=2, candidates=2), steps=[1, 2, 4, 8], candidates=[1, 2, 4, 8]),
     ),
 }  # fmt: skip
@@ -77,6 +82,8 @@ def bench_sampling(scale: str, *, repeats: int, curves: bool) -> Iterator[tuple[
         for side in ("ours", "plain"):
             row |= {f"{side}_megabytes": fresh(setting, side, 0)["peak_megabytes"]}
         yield "compared", row | on_paper(setting, speed, row["ours"])
+    yield "causal", fresh(plan.compared[0], "causal", repeats)
+    yield "steps", fresh(plan.by_step, "steps", repeats)
     for setting in plan.lean:
         yield "memory", fresh(setting, "ours", 0)
     for name, settings in plan.curves.items() if curves else ():
@@ -115,6 +122,12 @@ def run(setting: Setting, what: str, repeats: int) -> dict[str, Any]:
     denoiser, causal = random_models(setting)
     if what == "speed":
         return measure_speed(setting, denoiser, repeats) | {"threads": torch.get_num_threads()}
+    if what == "causal":
+        from edlm.benchmarks.generate import bench_generate
+
+        return bench_generate(causal, batch_size=setting.batch_size, repeats=repeats)
+    if what == "steps":
+        return time_steps(setting, denoiser, causal, repeats)
     sides = {name: sampler_of(name, setting, denoiser, causal) for name in ("ours", "plain") if what in (name, "both")}
     if repeats == 0:
         for draw in sides.values():
@@ -135,13 +148,43 @@ def run(setting: Setting, what: str, repeats: int) -> dict[str, Any]:
     return row
 
 
+def time_steps(setting: Setting, denoiser: Any, causal: Any, repeats: int) -> dict[str, Any]:
+    """The median seconds of each step, beside the share of tokens that is masked when it begins."""
+    from edlm import sampler
+    from edlm.schedule import uniform_times
+
+    times, importance = uniform_times(setting.steps), importance_of(setting, causal)
+    seconds: list[list[float]] = []
+    for seed in range(repeats + 1):
+        state, row, start = start_of(setting, denoiser, seed), [], time.perf_counter()
+        for _ in sampler.trajectory(state, denoiser, times, importance=importance):
+            row.append(time.perf_counter() - start)
+            start = time.perf_counter()
+        seconds.append(row)
+    typical = [statistics.median(column) for column in zip(*seconds[1:], strict=True)]
+    return {"setting": setting.label, "masked": times[:-1].tolist(), "seconds": typical}
+
+
+def start_of(setting: Setting, denoiser: Any, seed: int) -> Any:
+    from edlm import sampler
+    from edlm.randomness import make_streams
+
+    return sampler.init(setting.length, make_streams(seed, range(setting.batch_size)), denoiser.mask_id)
+
+
+def importance_of(setting: Setting, causal: Any) -> Any:
+    from edlm.energy import AutoregressiveEnergy, CarryOverEnergy
+    from edlm.importance import ImportanceSampling
+
+    energy = (CarryOverEnergy if setting.energy == "coar" else AutoregressiveEnergy)(causal)
+    return ImportanceSampling(energy, setting.candidates, setting.window) if setting.candidates > 1 else None
+
+
 def sampler_of(name: str, setting: Setting, denoiser: Any, causal: Any) -> Callable[[int], Any]:
     """Draws one batch from a seed: with our sampler or with the plain one."""
     from edlm import sampler
     from edlm.benchmarks import plain
-    from edlm.energy import AutoregressiveEnergy, CarryOverEnergy
-    from edlm.importance import ImportanceSampling
-    from edlm.randomness import make_generator, make_streams
+    from edlm.randomness import make_generator
     from edlm.schedule import uniform_times
 
     def draw_plain(seed: int) -> Any:
@@ -151,12 +194,10 @@ def sampler_of(name: str, setting: Setting, denoiser: Any, causal: Any) -> Calla
             generator=make_generator(seed),
         )  # fmt: skip
 
-    energy = (CarryOverEnergy if setting.energy == "coar" else AutoregressiveEnergy)(causal)
-    importance = ImportanceSampling(energy, setting.candidates, setting.window) if setting.candidates > 1 else None
+    times, importance = uniform_times(setting.steps), importance_of(setting, causal)
 
     def draw_ours(seed: int) -> Any:
-        state = sampler.init(setting.length, make_streams(seed, range(setting.batch_size)), denoiser.mask_id)
-        return sampler.sample(state, denoiser, uniform_times(setting.steps), importance=importance)
+        return sampler.sample(start_of(setting, denoiser, seed), denoiser, times, importance=importance)
 
     return draw_ours if name == "ours" else draw_plain
 

@@ -16,7 +16,9 @@ CURVES = ["over", "value", "seconds", "range", "predicted, s", "share of peak"]
 
 def report(rows: Sequence[tuple[str, dict[str, Any]]]) -> tuple[str, dict[str, Any]]:
     """Tables for a person, and everything behind them."""
-    sections: dict[str, list[dict[str, Any]]] = {"compared": [], "memory": [], "curves": []}
+    sections: dict[str, list[dict[str, Any]]] = {
+        name: [] for name in ("compared", "causal", "steps", "memory", "curves")
+    }
     for section, row in rows[1:]:
         sections[section].append(row)
     machine = rows[0][1]
@@ -29,6 +31,16 @@ def report(rows: Sequence[tuple[str, dict[str, Any]]]) -> tuple[str, dict[str, A
     text += "\n" + markdown_table(
         [MEMORY, *([r["setting"], megabytes(r["peak_megabytes"])] for r in sections["memory"])]
     )
+    for row in sections["causal"]:
+        low, high = row["ratio_range"]
+        text += (
+            f"\n{row['setting']}: {row['ours']:.0f} tokens/s, {row['ratio']:.2f} ({low:.2f} to {high:.2f}) times "
+            f"transformers' generate on the same weights ({row['transformers']:.0f})\n"
+        )
+    for row in sections["steps"]:
+        pairs = zip(row["masked"], row["seconds"], strict=True)
+        text += f"\n{row['setting']}, seconds of a step by masked share: "
+        text += ", ".join(f"{masked:.2f}: {seconds:.3f}" for masked, seconds in pairs) + "\n"
     exponents = {}
     for name, points in curve_points(sections["curves"]).items():
         exponents[name] = exponent(points)

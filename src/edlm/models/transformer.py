@@ -8,7 +8,7 @@ them to logits, so that nobody pays for the vocabulary at positions that need no
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -57,26 +57,46 @@ PRESETS: dict[str, dict[str, Any]] = {
 """Sizes by name: nano trains on two CPU cores, small is the paper's, medium is GPT-2 medium's."""
 
 
-@dataclass
 class Cache:
-    """Keys and values of the positions already read by a causal model, one pair of tensors a layer."""
+    """Keys and values of the positions already read by a causal model, one pair of tensors a layer.
 
-    keys: list[Tensor] = field(default_factory=list)
-    values: list[Tensor] = field(default_factory=list)
+    They stand in buffers with room to grow, so that reading one more token does not copy all that came before.
+    """
+
+    def __init__(self) -> None:
+        self._layers: list[tuple[Tensor, Tensor]] = []  # (B, H, room, D/H) each
+        self._lengths: list[int] = []
 
     @property
     def length(self) -> int:
-        return self.keys[0].shape[2] if self.keys else 0
+        """Positions read by the whole network."""
+        return self._lengths[-1] if self._lengths else 0
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Add the keys and values (B, H, l, D/H) of new positions of a layer; returns those of all positions."""
-        if layer == len(self.keys):
-            self.keys.append(k)
-            self.values.append(v)
-        else:
-            self.keys[layer] = torch.cat([self.keys[layer], k], dim=2)
-            self.values[layer] = torch.cat([self.values[layer], v], dim=2)
-        return self.keys[layer], self.values[layer]
+        if layer == len(self._layers):
+            self._layers.append((k, v))
+            self._lengths.append(k.shape[2])
+            return k, v
+        start, stop = self._lengths[layer], self._lengths[layer] + k.shape[2]
+        if stop > self._layers[layer][0].shape[2]:
+            room = max(stop, 2 * start) - start
+            self._layers[layer] = tuple(F.pad(old[:, :, :start], (0, 0, 0, room)) for old in self._layers[layer])  # type: ignore[assignment]
+        keys, values = self._layers[layer]
+        keys[:, :, start:stop], values[:, :, start:stop] = k, v
+        self._lengths[layer] = stop
+        return keys[:, :, :stop], values[:, :, :stop]
+
+    def start(self, layer: int) -> int:
+        """Positions read by a layer."""
+        return self._lengths[layer] if layer < len(self._lengths) else 0
+
+    def select(self, rows: Tensor) -> "Cache":
+        """A copy for some rows of the batch, which may repeat."""
+        copy = Cache()
+        copy._lengths = list(self._lengths)
+        copy._layers = [(k[rows, :, :n], v[rows, :, :n]) for (k, v), n in zip(self._layers, self._lengths, strict=True)]
+        return copy
 
 
 class Rotary(nn.Module):
@@ -109,9 +129,7 @@ class Attention(nn.Module):
     def forward(self, h: Tensor, rotary: Rotary, cache: Cache | None) -> Tensor:
         B, length, D = h.shape
         q, k, v = self.qkv(h).view(B, length, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)  # (B, H, l, D/H) each
-        start = 0
-        if cache is not None:
-            start = cache.keys[self.layer].shape[2] if self.layer < len(cache.keys) else 0
+        start = cache.start(self.layer) if cache is not None else 0
         q, k = rotary(q, start), rotary(k, start)
         if cache is not None:
             k, v = cache.append(self.layer, k, v)
