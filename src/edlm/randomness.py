@@ -60,8 +60,9 @@ def draw(log_probs: Tensor, uniform: Tensor) -> Tensor:
 
     With `uniform` (N, K), K tokens per row: all K share one cumulative sum, so no (N, K, V) is ever made.
 
-    Exact: sums and comparisons are float64, and a token of probability zero is never drawn. The usual argmax of
-    p / float32 noise truncates the noise and acts like a lower temperature.
+    Exact but for the rounding of the probabilities themselves: sums are carried on and compared in float64, and a token
+    of probability zero is never drawn. The usual argmax of p / float32 noise truncates the noise and acts like a lower
+    temperature.
     """
     rows = max(1, CHUNK_ELEMENTS // log_probs.shape[-1])
     parts = [_invert(lp, u) for lp, u in zip(log_probs.split(rows), uniform.split(rows), strict=True)]
@@ -81,13 +82,17 @@ def _search(log_probs: Tensor, uniform: Tensor) -> Tensor:
 
 def _search_blocks(log_probs: Tensor, uniform: Tensor) -> Tensor:
     """The same with one look at the whole vocabulary: find the block by its sum, then the token inside the block."""
-    probs = F.pad(log_probs.exp(), (0, -log_probs.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))  # (N, blocks, BLOCK)
-    cumulative = probs.sum(-1, dtype=torch.float64).cumsum(-1)  # (N, blocks)
+    N, V = log_probs.shape
+    padded = log_probs.new_empty(N, V + -V % BLOCK)
+    torch.exp(log_probs, out=padded[:, :V])
+    padded[:, V:] = 0
+    probs = padded.unflatten(-1, (-1, BLOCK))  # (N, blocks, BLOCK)
+    cumulative = probs.sum(-1).double().cumsum(-1)  # (N, blocks)
     target = _below(cumulative, uniform)  # (N, K)
     block = torch.searchsorted(cumulative, target, right=True)
     before = F.pad(cumulative, (1, 0)).gather(-1, block)
     share = (target - before) / (cumulative.gather(-1, block) - before)  # (N, K)
-    rows = torch.arange(len(probs), device=probs.device).unsqueeze(-1)
+    rows = torch.arange(N, device=probs.device).unsqueeze(-1)
     inside = probs[rows, block].double().cumsum(-1)  # (N, K, BLOCK)
     token = torch.searchsorted(inside, _below(inside, share.unsqueeze(-1)), right=True).squeeze(-1)
     return block * BLOCK + token
