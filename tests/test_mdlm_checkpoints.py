@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 import zipfile
+from random import Random
 
 import pytest
 import torch
@@ -304,6 +305,21 @@ def test_a_damaged_record_inside_a_checkpoint_is_refused(tmp_path):
             data = source.read(record)
             target.writestr(record.filename, data[: len(data) // 2] if record.filename.endswith("data.pkl") else data)
     refused(damaged, "damaged.ckpt is damaged or no plain checkpoint")
+
+
+def test_a_checkpoint_with_changed_bytes_is_read_or_refused_never_more(tmp_path):
+    file = write_checkpoint(tmp_path / "m.ckpt", WEIGHTS)
+    data, random, refusals = file.read_bytes(), Random(0), 0
+    for _ in range(100):
+        changed = bytearray(data)
+        for _ in range(3):  # in the settings at the front or in the archive's directory at the end
+            changed[random.choice([1, -1]) * random.randrange(1, 6000)] = random.randrange(256)
+        file.write_bytes(changed)
+        try:
+            read_public(file)
+        except UserError:
+            refusals += 1
+    assert 10 < refusals < 100
 
 
 def test_an_archive_that_unpacks_to_more_is_refused(tmp_path):

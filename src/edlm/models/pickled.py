@@ -120,7 +120,9 @@ def _check_archive(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             records = archive.infolist()
-    except (zipfile.BadZipFile, ValueError, OverflowError) as error:
+    except PermissionError:
+        raise
+    except Exception as error:  # zipfile has many words for a directory that makes no sense
         remedy = "fetch it again; one from before PyTorch 1.6 has to be saved anew with a later PyTorch"
         raise UserError(f"{path} is truncated, damaged or no PyTorch checkpoint ({error}); {remedy}") from error
     is_packed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
