@@ -73,6 +73,7 @@ def test_the_documentation_shows_all_commands():
         "bench train",
         "bench likelihood",
         "export",
+        "convert",
         "evaluate generation",
         "evaluate zeroshot",
         "train energy",

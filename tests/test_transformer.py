@@ -52,10 +52,11 @@ def test_reading_with_a_cache_token_by_token_or_in_pieces_is_reading_at_once():
         torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-4, atol=1e-4)
 
 
-def test_time_enters_by_adaptive_layer_norm_and_starts_as_no_time_at_all():
+@pytest.mark.parametrize("time_input", ["time", "noise-level"])
+def test_time_enters_by_adaptive_layer_norm_and_starts_as_no_time_at_all(time_input):
     torch.manual_seed(0)
     plain = Transformer(tiny_config(), causal=False).eval()
-    timed = Transformer(tiny_config(time_conditioning=True), causal=False).eval()
+    timed = Transformer(tiny_config(time_conditioning=True, time_input=time_input), causal=False).eval()
     timed.load_state_dict(timed.state_dict() | plain.state_dict())
     t = torch.tensor([0.1, 0.5, 0.9])
     torch.testing.assert_close(timed(X, t), plain(X))

@@ -14,10 +14,10 @@ __all__ = ["__version__", "load"]
 
 
 def load(name: str | Path, *, revision: str | None = None) -> "Denoiser | Autoregressive | EnergyNetwork":
-    """The model called `name`: a folder, a training run, a built-in model or a hub repository, in this order.
+    """The model called `name`: a folder, a training run, a built-in model, a file or a hub repository, in this order.
 
     It is in eval mode, float32, on the CPU, with its tokenizer as `model.tokenizer`. `revision` is of a hub repository.
-    Built-in are text8-nano-denoiser and its like; `edlm info` lists them.
+    Built-in are text8-nano-denoiser and its like; `edlm info` lists them. A file is a checkpoint in a public form.
     """
     from edlm.models.load import load_model  # here, so that importing edlm does not load torch
 

@@ -7,6 +7,7 @@ from edlm.errors import UserError
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.denoiser import Denoiser
 from edlm.models.energy_network import EnergyNetwork
+from edlm.models.load import load_as
 
 LABELS = {"ar": "AR", "coar": "coAR", "nce": "NCE"}
 GRAMMAR = "ar:DIR, coar:DIR or nce:DIR, or a sum such as 'ar:DIR + 0.5*nce:DIR'"
@@ -53,7 +54,7 @@ def _load_term(term: str, denoiser: Denoiser) -> tuple[float, Energy]:
         network = EnergyNetwork.from_pretrained(name).to(device)
         check_same_tokens(denoiser, network, name)
         return factor, LearnedEnergy(network)
-    model = Autoregressive.from_pretrained(name).to(device)
+    model = load_as(Autoregressive, name).to(device)
     check_same_tokens(denoiser, model, name)
     return factor, AutoregressiveEnergy(model) if kind == "ar" else CarryOverEnergy(model)
 

@@ -103,12 +103,13 @@ def corpus_for(
     """The held-out text in the tokens, and by default the length, of the model of that name."""
     from edlm.data import prepare
     from edlm.models.pretrained import find_folder
+    from edlm.tokenizer_files import tokenizer_of
 
     folder = find_folder(name)
     if model.tokenizer is None:
         remedy = "put the tokenizer the model was trained with beside its weights"
         raise UserError(f"{folder} has no tokenizer.json; {remedy}")
-    config = replace(data_of(folder, held_out), tokenizer=str(folder), length=length or model.length)
+    config = replace(data_of(folder, held_out), tokenizer=tokenizer_of(folder), length=length or model.length)
     return prepare(config, progress=progress)
 
 

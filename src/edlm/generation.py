@@ -123,5 +123,6 @@ def require_denoiser(model: Model) -> Denoiser:
 
 def require_tokenizer(model: Model) -> Tokenizer:
     if model.tokenizer is None:
-        raise UserError("the model folder has no tokenizer.json, so its tokens cannot be turned into text")
+        remedy = "put the tokenizer it was trained with beside its weights"
+        raise UserError(f"the model folder has no tokenizer.json, so its tokens cannot be turned into text; {remedy}")
     return model.tokenizer

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 CHOICES = "characters, bpe:SIZE, a folder or tokenizer.json, or a name on the hub such as openai-community/gpt2"
 GPT2_FILES = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
+GPT2 = "openai-community/gpt2"
 SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json")
 HUB_FILES = ["tokenizer.json", "vocab.json", "merges.txt", *SETTINGS_FILES]
 
@@ -33,6 +34,17 @@ def load_tokenizer(spec: str) -> Tokenizer:
         inner = _read_tokenizer(path)
         return BPETokenizer(inner, _eos_of(path.parent, inner))
     return _from_hub(spec)
+
+
+def holds_tokenizer(folder: Path) -> bool:
+    """Whether a folder has the files of a tokenizer."""
+    pairs = [("tokenizer.json",), *GPT2_FILES]
+    return any(all((folder / name).is_file() for name in files) for files in pairs)
+
+
+def tokenizer_of(folder: Path) -> str:
+    """What names the tokenizer of a model: its folder, or GPT-2's for a public checkpoint that came without one."""
+    return str(folder) if holds_tokenizer(folder) else GPT2
 
 
 def _from_folder(folder: Path) -> Tokenizer:

@@ -91,12 +91,13 @@ def choose_measure(
     """What a model of this kind is measured by: likelihood, or an energy's contrastive loss."""
     from edlm.energy_spec import check_same_tokens
     from edlm.models.denoiser import Denoiser
+    from edlm.models.load import load_as
     from edlm.training.config import EnergyTrainConfig
     from edlm.training.export import energy_measurement
 
     if not isinstance(record.config, EnergyTrainConfig):
         return partial(measure_likelihood, model, corpus, split, measuring)
-    other = Denoiser.from_pretrained(record.config.denoiser).to(next(model.parameters()).device)
+    other = load_as(Denoiser, record.config.denoiser).to(next(model.parameters()).device)
     check_same_tokens(other, model, "the energy")
     work = {"max_blocks": measuring.work.max_blocks, "batch_size": measuring.work.batch_size}
     return partial(energy_measurement, model, other, record.config, corpus, split, **work)

@@ -20,6 +20,8 @@ from edlm.tokenization import Tokenizer
 from edlm.tokenizer_files import load_tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+CHECKPOINT_FILES = (".ckpt", ".pt", ".pth")
+"""Endings of files in which other programs keep a model."""
 
 
 class PretrainedModel(nn.Module, PyTorchModelHubMixin, library_name="edlm"):
@@ -74,12 +76,19 @@ class PretrainedModel(nn.Module, PyTorchModelHubMixin, library_name="edlm"):
 
 
 def find_folder(name: str | Path, *, revision: str | None = None) -> Path:
-    """The folder of a model: `name` itself, a training run's model, a built-in one, or a download from the hub."""
+    """The folder of a model: `name` itself, a training run's model, a built-in one, or a download from the hub.
+
+    Of a checkpoint file it is the folder that the file is in.
+    """
     path = Path(name).expanduser()
     if path.is_dir():
         return _in_run(path)
     if (builtin := builtin_folder(str(name))) is not None:
         return builtin
+    if path.suffix in CHECKPOINT_FILES:
+        if not path.is_file():
+            raise UserError(f"there is no checkpoint file {name}; check the name")
+        return path.parent
     if "/" not in str(name):
         known = ", ".join(builtin_names())
         raise UserError(f"no model called {name}: there is no such folder here, and built-in are {known}")

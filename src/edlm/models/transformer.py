@@ -9,7 +9,7 @@ them to logits, so that nobody pays for the vocabulary at positions that need no
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,9 @@ class TransformerConfig:
     dropout: float = 0.1
     time_conditioning: bool = False
     time_width: int = 128
+    time_input: Literal["time", "noise-level"] = "time"
+    """What of the time enters: t itself, or, as in MDLM and SEDD, the noise level -log(1 - 0.999 t), which then
+    modulates the last norm too."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "length", "num_layers", "num_heads", "width", "mlp_ratio", "time_width"):
@@ -171,17 +174,23 @@ class Block(nn.Module):
         return self.mlp_out(F.gelu(self.mlp_in(h), approximate="tanh"))
 
 
-class TimeEmbedding(nn.Module):
-    """A sinusoidal code of t in [0, 1], through a small MLP."""
+def noise_level(t: Tensor) -> Tensor:
+    """-log(1 - 0.999 t): finite at t = 1, where public log-linear schedules keep one token in a thousand clean."""
+    return -torch.log1p(-(1 - 1e-3) * t)
 
-    def __init__(self, width: int, num_frequencies: int = 128) -> None:
+
+class TimeEmbedding(nn.Module):
+    """A sinusoidal code of t in [0, 1], or of its noise level, through a small MLP."""
+
+    def __init__(self, width: int, num_frequencies: int = 128, *, of_noise_level: bool = False) -> None:
         super().__init__()
-        self.num_frequencies = num_frequencies
+        self.num_frequencies, self.of_noise_level = num_frequencies, of_noise_level
         self.first, self.second = nn.Linear(2 * num_frequencies, width), nn.Linear(width, width)
 
     def forward(self, t: Tensor) -> Tensor:
         exponent = torch.arange(self.num_frequencies, device=t.device) / self.num_frequencies
-        angle = 1000 * t.float().unsqueeze(-1) * torch.exp(-math.log(10_000) * exponent)
+        level = noise_level(t.float()) if self.of_noise_level else 1000 * t.float()
+        angle = level.unsqueeze(-1) * torch.exp(-math.log(10_000) * exponent)
         code = torch.cat([angle.cos(), angle.sin()], dim=-1).to(self.first.weight.dtype)
         return F.silu(self.second(F.silu(self.first(code))))
 
@@ -194,9 +203,12 @@ class Transformer(nn.Module):
         self.config, self.causal = config, causal
         self.embedding = nn.Embedding(config.vocab_size + 1, config.width)
         self.rotary = Rotary(config.width // config.num_heads, config.length)
-        self.time = TimeEmbedding(config.time_width) if config.time_conditioning else None
+        by_level = config.time_input == "noise-level"
+        has_time, C = config.time_conditioning, config.time_width
+        self.time = TimeEmbedding(C, of_noise_level=by_level) if has_time else None
         self.blocks = nn.ModuleList(Block(config, causal=causal, layer=i) for i in range(config.num_layers))
         self.norm = nn.LayerNorm(config.width)
+        self.modulation = nn.Linear(C, 2 * config.width) if has_time and by_level else None
         self.head = nn.Linear(config.width, config.vocab_size)
         self._initialise()
 
@@ -210,7 +222,10 @@ class Transformer(nn.Module):
         time = self.time(t) if self.time is not None else None
         for block in self.blocks:
             h = block(h, self.rotary, time, cache)
-        return self.norm(h)
+        if self.modulation is None:
+            return self.norm(h)
+        shift, scale = self.modulation(time).unsqueeze(1).chunk(2, dim=-1)
+        return self.norm(h) * (1 + scale) + shift
 
     def _check(self, h: Tensor, t: Tensor | None, cache: Cache | None) -> None:
         end = h.shape[1] + (cache.length if cache is not None else 0)
@@ -225,6 +240,8 @@ class Transformer(nn.Module):
                 nn.init.normal_(module.weight, std=0.02)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
+        if self.modulation is not None:
+            nn.init.zeros_(self.modulation.weight)
         for block in self.blocks:
             assert isinstance(block, Block)
             for residual in (block.attention.out, block.mlp_out):  # keeps the residual stream's variance near one

@@ -11,10 +11,11 @@ from edlm.errors import UserError
 from edlm.models.autoregressive import Autoregressive, AutoregressiveConfig
 from edlm.models.denoiser import Denoiser, DenoiserConfig
 from edlm.models.energy_network import EnergyNetwork, energy_from_denoiser
-from edlm.models.load import load_model
+from edlm.models.load import load_as, load_model
 from edlm.models.pretrained import find_folder
 from edlm.models.transformer import TransformerConfig, make_transformer_config
 from edlm.tokenization import Tokenizer
+from edlm.tokenizer_files import tokenizer_of
 from edlm.training.batches import NoisyBatches, TextBatches
 from edlm.training.config import EnergyTrainConfig, TrainConfig
 from edlm.training.tasks import EnergyTask, LanguageModelTask
@@ -96,7 +97,7 @@ def start_energy(config: EnergyTrainConfig, denoiser: Denoiser) -> tuple[EnergyN
     kind, _, name = config.init.partition(":")
     if kind not in ("ar", "coar") or not name:
         raise UserError(f"init must be empty, ar:DIR or coar:DIR, got {config.init!r}")
-    model = Autoregressive.from_pretrained(name)
+    model = load_as(Autoregressive, name)
     check_same_tokens(denoiser, model, name)
     return model, AutoregressiveEnergy(model) if kind == "ar" else CarryOverEnergy(model)
 
@@ -118,4 +119,4 @@ def data_of(name: str, given: DataConfig | None) -> DataConfig:
         given = trained_on(folder)
         if given is None:
             raise UserError(f"{folder} does not say what it was trained on; name the text with --data.source SOURCE")
-    return replace(given, tokenizer=str(folder))
+    return replace(given, tokenizer=tokenizer_of(folder))

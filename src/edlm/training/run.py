@@ -13,6 +13,7 @@ from edlm.errors import UserError
 from edlm.generation import generate
 from edlm.models.denoiser import Denoiser
 from edlm.models.energy_network import EnergyNetwork
+from edlm.models.load import load_as
 from edlm.sample_config import SampleConfig
 from edlm.training.build import Kind, build_model, data_of, energy_task, language_model_task
 from edlm.training.callbacks import Housekeeping, MetricsFile, Preview, ProgressBar
@@ -41,7 +42,7 @@ def train_energy(config: EnergyTrainConfig) -> Outcome:
     """Train an energy against a denoiser, or go on with the run that `config.run.out` holds."""
     if not config.denoiser:
         raise UserError("name the denoiser whose completions the energy shall judge: --denoiser DIR")
-    denoiser = Denoiser.from_pretrained(config.denoiser)
+    denoiser = load_as(Denoiser, config.denoiser)
     config = replace(config, data=replace(data_of(config.denoiser, config.data), length=denoiser.length))
     checkpoint = find_checkpoint(Path(config.run.out), config)
     if checkpoint and (outcome := finished_outcome(checkpoint, config)):
