@@ -22,6 +22,8 @@ class CausalModel(Protocol):
 
 PASS_TOKENS = {"cpu": 1 << 12, "cuda": 1 << 16}
 """Tokens that one pass over candidates may have: enough to keep the processor busy, and no more."""
+TOKEN_BYTES = 1 << 17
+"""Memory that a token in a pass may need on a GPU, generously: a few hidden states of a large network."""
 LEAST_SHARED = 16
 """Positions that candidates must have in common at the front before a pass of their own pays for them."""
 
@@ -38,9 +40,18 @@ def score_candidates(x0: Tensor, score: Callable[[Tensor, Tensor], Tensor]) -> T
         return score(rows, x0.reshape(B * K, L)).double().view(B, K)
     pairs = torch.cat([rows.unsqueeze(-1), x0.reshape(B * K, L)], dim=-1)  # (P, 1 + L)
     different, where = torch.unique(pairs, dim=0, return_inverse=True)
-    size = max(1, PASS_TOKENS.get(x0.device.type, PASS_TOKENS["cpu"]) // L)
+    size = max(1, pass_tokens(x0.device) // L)
     values = torch.cat([score(part[:, 0], part[:, 1:]).double() for part in different.split(size)])
     return values[where].view(B, K)
+
+
+def pass_tokens(device: torch.device) -> int:
+    """Tokens of one pass: a fixed number, or fewer if a GPU has little memory left."""
+    wanted = PASS_TOKENS.get(device.type, PASS_TOKENS["cpu"])
+    if device.type != "cuda":
+        return wanted
+    free, _ = torch.cuda.mem_get_info(device)
+    return min(wanted, free // TOKEN_BYTES)
 
 
 def causal_log_probs(model: CausalModel, x0: Tensor, is_masked: Tensor, *, carry_over: bool) -> Tensor:
