@@ -4,6 +4,7 @@ Legend: B batch, L positions, V vocabulary.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,25 +16,53 @@ from edlm.randomness import draw, rand
 from edlm.sampler import Info, State, count, tempered
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What the model has read of B sequences, and what it reads next."""
+
+    cache: Cache
+    """Keys and values of what was read; a step adds to it."""
+    unread: Tensor
+    """(B, l)"""
+    position: int
+    """Where the next token goes."""
+
+    def select(self, rows: Tensor) -> "Reading":
+        """That of some of the sequences."""
+        return replace(self, cache=self.cache.select(rows), unread=self.unread[rows])
+
+
+def begin(state: State, model: Autoregressive) -> Reading:
+    """Before the first step: nothing is read. Known tokens must be a prefix of equal length in all rows."""
+    first = _prefix_length(state.x, model.start_id)
+    unread = torch.cat([torch.full_like(state.x[:, :1], model.start_id), state.x[:, :first]], dim=1)
+    return Reading(Cache(), unread, first)
+
+
 @torch.no_grad()
+def step(
+    state: State, model: Autoregressive, reading: Reading, *, temperature: float = 1.0
+) -> tuple[State, Info, Reading]:
+    """One new token of every sequence."""
+    (B, L), position = state.x.shape, reading.position
+    log_probs = model.next_log_probs(reading.unread, reading.cache)  # (B, V)
+    token = draw(tempered(log_probs, temperature), rand((B,), state.generators, device=state.x.device))
+    x = state.x.clone()
+    x[:, position] = token
+    is_revealed = torch.zeros_like(x, dtype=torch.bool)
+    is_revealed[:, position] = True
+    once = torch.ones(B, dtype=torch.long)
+    t, s = (1 - torch.full((B,), done / L, dtype=torch.float64) for done in (position, position + 1))
+    reading = replace(reading, unread=token.unsqueeze(-1), position=position + 1)
+    return count(state, x, once, 0 * once), Info(t, s, is_revealed), reading
+
+
 def trajectory(state: State, model: Autoregressive, *, temperature: float = 1.0) -> Iterator[tuple[State, Info]]:
     """The states after each new token, left to right. Known tokens must be a prefix of equal length in all rows."""
-    B, L = state.x.shape
-    once = torch.ones(B, dtype=torch.long)
-    first = _prefix_length(state.x, model.start_id)
-    cache = Cache()
-    unread = torch.cat([torch.full_like(state.x[:, :1], model.start_id), state.x[:, :first]], dim=1)
-    for position in range(first, L):
-        log_probs = model.next_log_probs(unread, cache)  # (B, V)
-        token = draw(tempered(log_probs, temperature), rand((B,), state.generators, device=state.x.device))
-        x = state.x.clone()
-        x[:, position] = token
-        is_revealed = torch.zeros_like(x, dtype=torch.bool)
-        is_revealed[:, position] = True
-        state = count(state, x, once, 0 * once)
-        t, s = (1 - torch.full((B,), done / L, dtype=torch.float64) for done in (position, position + 1))
-        yield state, Info(t, s, is_revealed)
-        unread = token.unsqueeze(-1)
+    reading = begin(state, model)
+    for _ in range(reading.position, state.x.shape[1]):
+        state, info, reading = step(state, model, reading, temperature=temperature)
+        yield state, info
 
 
 def _prefix_length(x: Tensor, mask_id: int) -> int:
