@@ -17,6 +17,8 @@ class Metrics:
             "edlm_request_seconds", "Seconds from a request to its last token.", buckets=SECONDS, registry=own
         )
         self.sequences = Counter("edlm_sequences", "Sequences by how they ended.", ["outcome"], registry=own)
+        for outcome in ("finished", "cancelled", "failed"):
+            self.sequences.labels(outcome)  # shown from the start, as 0
         self.tokens = Counter("edlm_tokens", "Tokens of finished completions.", registry=own)
         self.waiting = Gauge("edlm_waiting_sequences", "Sequences that wait for their turn.", registry=own)
         self.active = Gauge("edlm_active_sequences", "Sequences that are worked on.", registry=own)

@@ -40,9 +40,7 @@ class Transcript:
             text = self._hold_back(text.rstrip(HALF))
         if cut is not None or is_final:
             self.finish = "length" if cut is None and not is_ended else "stop"
-            self.num_tokens = bisect.bisect_left(
-                range(len(tokens)), len(text), key=lambda m: len(self._decode(tokens[:m]))
-            )
+            self.num_tokens = len(tokens) if cut is None else self._num_tokens_of(text, tokens)
         new, self._sent = text[len(self._sent) :], text
         return new
 
@@ -56,6 +54,11 @@ class Transcript:
         if text.startswith(self._prompt_text):
             return text[len(self._prompt_text) :]
         return self._tokenizer.decode(tokens)
+
+    def _num_tokens_of(self, text: str, tokens: list[int]) -> int:
+        """How many of the tokens it takes to write the text."""
+        written = lambda num: len(self._decode(tokens[:num]).rstrip(HALF))  # noqa: E731
+        return bisect.bisect_left(range(len(tokens)), len(text), key=written)
 
     def _hold_back(self, text: str) -> str:
         """All but what could be the beginning of a stop sequence."""
