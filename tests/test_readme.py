@@ -79,6 +79,8 @@ def test_the_documentation_shows_all_commands():
         "train energy",
         "infill",
         "reproduce",
+        "serve",
+        "bench serve",
     ):
         assert any(command.startswith(name) for command in shown), name
 

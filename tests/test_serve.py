@@ -4,10 +4,12 @@ import collections
 import contextlib
 import json
 import os
+import re
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -192,6 +194,14 @@ def test_step_events_show_the_masks_and_agree_with_the_text(client):
         holes = sum(int(hole[1] or 1) for hole in HOLE.finditer(choice.masked_text))
         assert holes + len(HOLE.sub("", choice.masked_text)) == 26
     assert steps == list(range(1, 9)) and choice.masked_text == text and choice.finish_reason == "length"
+
+
+def test_the_python_of_the_documentation_runs(server, capsys):
+    page = (Path(__file__).parents[1] / "docs" / "serving.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"^```py\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    exec(code.replace("http://127.0.0.1:8000", server.url).replace("text8-nano-denoiser", "denoiser"), {})
+    whole, *steps = capsys.readouterr().out.splitlines()
+    assert len(whole) == 48 and [line.split()[0] for line in steps] == list("12345678")
 
 
 # --- batches

@@ -1,4 +1,4 @@
-"""edlm bench train, edlm bench likelihood, edlm bench sample"""
+"""edlm bench train, edlm bench likelihood, edlm bench sample, edlm bench serve"""
 
 import sys
 from pathlib import Path
@@ -130,3 +130,37 @@ def sample(
     plots = {"curves.png": lambda path: draw_curves(results, path)} if curves else {}
     written = write_report(out, text, results, plots)
     print_json(written.as_dict()) if json else print(written.as_text())
+
+
+@app.command
+def serve(
+    *, clients: int = 32, seconds: float = 60.0, max_requests: int = 100_000, steps: int = 8, max_tokens: int = 20,
+    json: bool = False,
+) -> None:  # fmt: skip
+    """Requests per second, latency, errors and memory of a server under load, against one request at a time.
+
+    The server is started for the purpose, with the built-in denoiser, on the loopback address.
+
+    Parameters
+    ----------
+    clients
+        Clients at the same time.
+    seconds
+        How long they ask, one request after another; one alone asks a quarter as long.
+    max_requests
+        Stop after so many requests, whatever the time.
+    steps
+        Denoising steps of a request.
+    max_tokens
+        Tokens of a completion.
+    json
+        Print JSON.
+    """
+    from edlm.benchmarks.serving import Load, bench_serving
+    from edlm.commands.output import print_json, print_table
+    from edlm.extras import require_extra
+
+    require_extra("serve", "fastapi", "uvicorn", "prometheus_client")
+    load = Load(clients=clients, seconds=seconds, max_requests=max_requests, steps=steps, max_tokens=max_tokens)
+    report = bench_serving(load)
+    print_json(report) if json else print_table(report)
