@@ -103,17 +103,12 @@ def _eos_of(folder: Path, inner: "tokenizers.Tokenizer") -> str | None:
 def _from_hub(spec: str) -> Tokenizer:
     """Only the tokenizer's files are fetched; a copy in the local cache serves without a network."""
     _refuse_what_cannot_be_a_hub_name(spec)
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
+    from edlm.hub import fetch
 
     try:
-        return _from_folder(Path(snapshot_download(spec, allow_patterns=HUB_FILES, etag_timeout=10)))
-    except RepositoryNotFoundError as error:
-        raise UserError(f"no tokenizer {spec!r} on the hub; choose {CHOICES}") from error
-    except (LocalEntryNotFoundError, OSError) as error:
-        raise UserError(
-            f"tokenizer {spec!r} is no local path and the hub cannot be reached; connect, or choose {CHOICES}"
-        ) from error
+        return _from_folder(fetch(spec, HUB_FILES))
+    except UserError as error:
+        raise UserError(f"tokenizer {spec!r} is no local path, and {error}; or choose {CHOICES}") from error
 
 
 def _refuse_what_cannot_be_a_hub_name(spec: str) -> None:
