@@ -1,4 +1,4 @@
-"""Finding and reading tokenizers: our own folders, Hugging Face's, GPT-2's original files, or the hub by name."""
+"""Finding and reading tokenizers: our own folders, Hugging Face's, GPT-2's and llama2.c's files, or the hub by name."""
 
 import difflib
 import json
@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edlm.errors import UserError
+from edlm.llama2c_tokenizer import read_llama2c_tokenizer
 from edlm.tokenization import BPETokenizer, CharacterTokenizer, Tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
 
-CHOICES = "characters, bpe:SIZE, a folder or tokenizer.json, or a name on the hub such as openai-community/gpt2"
+CHOICES = "characters, bpe:SIZE, a folder, tokenizer.json or tok*.bin, or a hub name such as openai-community/gpt2"
 GPT2_FILES = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json")
 HUB_FILES = ["tokenizer.json", "vocab.json", "merges.txt", *SETTINGS_FILES]
@@ -29,6 +30,8 @@ def load_tokenizer(spec: str) -> Tokenizer:
     path = Path(spec).expanduser()
     if path.is_dir():
         return _from_folder(path)
+    if path.is_file() and path.suffix == ".bin":
+        return BPETokenizer(read_llama2c_tokenizer(path))
     if path.is_file():
         inner = _read_tokenizer(path)
         return BPETokenizer(inner, _eos_of(path.parent, inner))
