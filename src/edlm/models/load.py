@@ -1,4 +1,4 @@
-"""Load a model of ours by folder, built-in name or hub name, whichever kind it is."""
+"""Load a model by folder, file, built-in name or hub name, whichever kind it is, ours or from elsewhere."""
 
 from pathlib import Path
 
@@ -6,9 +6,17 @@ import torch
 
 from edlm.errors import UserError
 from edlm.models.autoregressive import Autoregressive
+from edlm.models.causal_files import FILES, SMOLLM2, load_causal
+from edlm.models.causal_lm import CausalLM
 from edlm.models.denoiser import Denoiser
 from edlm.models.energy_network import EnergyNetwork
+from edlm.models.masked_files import PREFIX, load_masked
+from edlm.models.masked_lm import AnyDenoiser, MaskedLM
+from edlm.models.naming import parse_name
 from edlm.models.pretrained import find_folder, read_config
+from edlm.models.transformers_files import is_causal_model, is_masked_model
+
+AnyModel = Denoiser | Autoregressive | EnergyNetwork | MaskedLM | CausalLM
 
 KINDS: dict[str, type[Denoiser] | type[Autoregressive] | type[EnergyNetwork]] = {
     Denoiser.model_type: Denoiser,
@@ -17,20 +25,43 @@ KINDS: dict[str, type[Denoiser] | type[Autoregressive] | type[EnergyNetwork]] = 
 }
 
 
-def load_model(name: str | Path, *, revision: str | None = None) -> Denoiser | Autoregressive | EnergyNetwork:
-    """The model in a folder, a built-in one, or one in a hub repository, in eval mode, float32, on the CPU."""
-    folder = find_folder(name, revision=revision)
-    kind = read_config(folder).get("model_type")
-    if kind not in KINDS:
-        raise UserError(f"{folder} holds a model of type {kind!r}; known types are {', '.join(KINDS)}")
-    return KINDS[kind].from_pretrained(folder)
+def load_model(name: str | Path, *, revision: str | None = None) -> AnyModel:
+    """The model in a folder, a file or a hub repository, or a built-in one, in eval mode, on the CPU.
+
+    What it is stands in its config.json; mlm: in front says that it is a masked language model. Ours are float32.
+    """
+    if str(name).startswith(PREFIX):
+        return load_masked(name, revision=revision)
+    if str(name).endswith(FILES) or name == SMOLLM2:
+        return load_causal(name, revision=revision)
+    plain = parse_name(name)
+    folder = find_folder(plain.name, revision=revision)
+    config = read_config(folder)
+    kind = config.get("model_type")
+    if kind in KINDS:
+        plain.require_plain()
+        return KINDS[kind].from_pretrained(folder)
+    if is_masked_model(config):
+        return load_masked(name, revision=revision)
+    if is_causal_model(config):
+        return load_causal(name, revision=revision)
+    remedy = f"known types are {', '.join(KINDS)}, and the masked and causal models of transformers"
+    raise UserError(f"{folder} holds a model of type {kind!r}; {remedy}; is it a masked one, write {PREFIX}{name}")
 
 
-def load_named(denoiser: str, ar: str, device: str = "auto") -> Denoiser | Autoregressive:
+def load_own(name: str | Path) -> Denoiser | Autoregressive | EnergyNetwork:
+    """A model of ours, for what only ours can do, such as training."""
+    model = load_model(name)
+    if isinstance(model, MaskedLM | CausalLM):
+        raise UserError(f"{name} is a model from elsewhere; only a model of edlm will do here")
+    return model
+
+
+def load_named(denoiser: str, ar: str, device: str = "auto") -> AnyDenoiser | Autoregressive:
     """The one model that was named, refused if it is of the other kind, on the device."""
     model = load_model(denoiser or ar)
-    if not isinstance(model, Denoiser if denoiser else Autoregressive):
-        remedy = f"--denoiser takes the type {Denoiser.model_type}, --ar {Autoregressive.model_type}"
+    if isinstance(model, EnergyNetwork | CausalLM) or isinstance(model, Autoregressive) != bool(ar):
+        remedy = f"--denoiser takes {Denoiser.model_type} or a masked model, --ar {Autoregressive.model_type}"
         raise UserError(f"{denoiser or ar} holds a model of type {model.model_type}; {remedy}")
     return model.to(choose_device(device))
 
