@@ -32,7 +32,7 @@ from edlm.importance import (
     log_weights,
     propose_revealed,
 )
-from edlm.models.autoregressive import Autoregressive
+from edlm.models.autoregressive import CausalLike
 from edlm.models.denoiser import DenoiserLike, predict
 from edlm.moments import draw_moment
 from edlm.objectives import cross_entropy, masked_log_likelihood, sum_per_row
@@ -65,7 +65,7 @@ Law = ImportanceSampling | Ideal
 
 
 @torch.no_grad()
-def autoregressive_nll(model: Autoregressive, x0: Tensor) -> Tensor:
+def autoregressive_nll(model: CausalLike, x0: Tensor) -> Tensor:
     """-log p(x0) of every sequence in nats, all L tokens: (B,) float64."""
     return cross_entropy(model(x0))
 
@@ -155,7 +155,7 @@ def paper_nll(
     marginal of S belongs where this has the joint of all masked tokens. For the carry-over energy every token ends up
     with weight one, whatever T, and both columns are the causal model's own NLL; that is returned without any draw.
     """
-    if isinstance(energy, CarryOverEnergy):
+    if isinstance(energy, CarryOverEnergy) and energy.covers:
         return autoregressive_nll(energy.model, x0).unsqueeze(-1).expand(-1, 2)
     moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps)
     predictions = predict(denoiser, moment.xt, moment.t)

@@ -54,7 +54,7 @@ def generation(
     ar
         Folder, built-in name or hub name of an autoregressive model to compare with.
     oracle
-        Who judges the samples: ar:DIR, hf:NAME_OR_DIR, gguf:FILE or smollm2; repeat the flag for several.
+        Who judges the samples: smollm2, or ar:NAME, any causal language model as in --energy; repeat it for several.
     num
         Samples per setting.
     steps
