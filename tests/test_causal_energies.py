@@ -292,6 +292,20 @@ def test_weights_that_are_not_numbers_are_refused(folder, tmp_path):
         load_causal(path)
 
 
+def test_options_follow_any_name(folder, smollm2_stub):
+    for name in (folder / "gpt2", smollm2_stub):
+        with pytest.raises(UserError, match="unknown option 'tiny'"):
+            load_model(f"{name},tiny")
+    with pytest.raises(UserError, match="is not a GGUF file"):
+        load_model(f"{smollm2_stub},bfloat16")
+
+
+@pytest.fixture
+def smollm2_stub(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(b"no model")
+    return tmp_path / "model.gguf"
+
+
 def test_damaged_and_strange_folders_are_refused(folder, tmp_path):
     short = copy_folder(folder / "gpt2", tmp_path / "short")
     (short / "model.safetensors").write_bytes((short / "model.safetensors").read_bytes()[:5000])

@@ -240,7 +240,7 @@ def test_energies_of_one_kind_are_told_apart():
         ("window", "2", "window must be between 0 and 1, got 2.0"),
         ("window", "nan", "window must be between 0 and 1, got nan"),
         ("batch_size", "0", "batch-size must be at least 1, got 0"),
-        ("oracle", "gpt2", "unknown oracle 'gpt2'; write ar:DIR, hf:NAME_OR_DIR, gguf:FILE or smollm2"),
+        ("oracle", "gpt2", "unknown oracle 'gpt2'; write ar:NAME, hf:NAME, gguf:FILE or smollm2"),
         ("energy", "gpt:x", "unknown energy"),
         ("out", "{home}/text.txt", "--out"),
         ("out", "{home}/text.txt/run", "cannot be written"),

@@ -36,9 +36,9 @@ def load_model(name: str | Path, *, revision: str | None = None) -> AnyModel:
     """
     if str(name).startswith(PREFIX):
         return load_masked(name, revision=revision)
-    if str(name).endswith(FILES) or name == SMOLLM2:
-        return load_causal(name, revision=revision)
     plain = parse_name(name)
+    if plain.name.endswith(FILES) or plain.name == SMOLLM2:
+        return load_causal(name, revision=revision)
     path = find_model(plain.name, revision=revision)
     if is_public(path):
         plain.require_plain()

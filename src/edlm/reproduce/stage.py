@@ -58,11 +58,13 @@ def _choose(key: str, typed: str | None, default: str, absent: dict[str, str]) -
     if name in ("", NONE):
         absent[key] = f"no {flag}" if name else f"name one with {flag}"
         return ""
-    plain = name.removeprefix("ar:") if key == "oracle" else name
-    if plain.startswith(PREFIX) or plain.endswith(FILES) or (key == "oracle" and plain == name):
+    own = name.removeprefix("ar:") if key == "oracle" else name
+    if own.startswith(PREFIX) or (key == "oracle" and own == name):
         return name  # from elsewhere: loading it says whether it can be had
+    plain = parse_name(own).name
     try:
-        find_folder(parse_name(plain).name)
+        if not plain.endswith(FILES):
+            find_folder(plain)
     except UserError as error:
         if typed:
             raise
