@@ -109,3 +109,26 @@ def test_the_bound_is_tighter_than_that_of_algorithm_1_on_real_networks():
 def test_fewer_than_one_completion_is_refused():
     with pytest.raises(UserError, match="completions must be at least 1"):
         RevealFirst(ENERGIES["ar"][0], 2, completions=0)
+
+
+def test_settings_name_it_and_results_say_so():
+    from edlm.evaluation import make_law, make_score
+    from edlm.generation import SampleConfig, generate
+    from edlm.likelihood_config import LikelihoodConfig
+    from edlm.study import Method, make_grid
+
+    denoiser, energy = tiny_denoiser().eval(), AutoregressiveEnergy(tiny_autoregressive().eval())
+    config = LikelihoodConfig(steps=4, candidates=3, completions=2)
+    law = make_law(config, energy)
+    assert isinstance(law, RevealFirst) and (law.num_candidates, law.completions) == (3, 2)
+    score = make_score(denoiser, config, energy)
+    assert score.quantity == "upper bound of the reveal-first sampler, R = 2, T = 4, k = 3, w = 1"
+    assert "completions" in score.uses
+    (sample,) = generate(denoiser, 1, SampleConfig(steps=2, candidates=3, completions=2), energy=energy)
+    assert sample.energy_evaluations == 2 * 3 * 2
+    grid = make_grid([Method("EDLM-AR", denoiser, energy)], [4], [2], [1.0], SampleConfig(), [0, 1, 2])
+    assert [setting.curve for setting in grid] == [
+        "EDLM-AR, k=2, w=1", "EDLM-AR reveal-first, k=2, w=1", "EDLM-AR reveal-first R=2, k=2, w=1"
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="ideal sampler has no completions"):
+        LikelihoodConfig(candidates=None, completions=1)

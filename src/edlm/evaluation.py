@@ -17,7 +17,7 @@ from edlm.data.blocks import Blocks
 from edlm.distributed import World
 from edlm.energy import CarryOverEnergy, Energy
 from edlm.errors import UserError
-from edlm.importance import ImportanceSampling
+from edlm.importance import ImportanceSampling, RevealFirst, make_importance
 from edlm.journal import Journal
 from edlm.likelihood import (
     Ideal,
@@ -78,6 +78,8 @@ class Likelihood:
     steps: int | None
     """T; None in the limit of many steps, and where there are none."""
     candidates: int | None
+    completions: int | None
+    """Completions that the candidates share, of a reveal-first sampler."""
     window: float | None
     inner: int | None
     partition_samples: int | None
@@ -122,7 +124,7 @@ def make_score(model: AnyDenoiser | Autoregressive, config: LikelihoodConfig, en
 def make_law(config: LikelihoodConfig, energy: Energy) -> Law:
     """What the steps of the sampler draw from: one of k candidates, or the model itself."""
     if config.candidates is not None:
-        return ImportanceSampling(energy, config.candidates, config.window)
+        return make_importance(energy, config.candidates, config.window, completions=config.completions)
     return Ideal(energy, config.window, config.partition_samples)
 
 
@@ -130,9 +132,11 @@ def _about(config: LikelihoodConfig, law: Law | None, steps: int | None) -> tupl
     length = "limit of many steps" if steps is None else f"T = {steps}"
     if law is None:
         return f"upper bound (NELBO), {'continuous time' if steps is None else length}", ("steps", "seed")
-    uses = ("steps", "candidates", "window", "inner", "seed")
+    uses: tuple[str, ...] = ("steps", "candidates", "window", "inner", "seed")
     if isinstance(law, ImportanceSampling):
-        return f"upper bound of the sampler, {length}, k = {law.num_candidates}, w = {law.window:g}", uses
+        kind = f"reveal-first sampler, R = {law.completions}" if isinstance(law, RevealFirst) else "sampler"
+        uses += ("completions",) if isinstance(law, RevealFirst) else ()
+        return f"upper bound of the {kind}, {length}, k = {law.num_candidates}, w = {law.window:g}", uses
     return f"upper bound of the ideal sampler, {length}, w = {law.window:g}", (*uses, "partition_samples")
 
 
@@ -194,7 +198,7 @@ def summarise(
     low = mean_and_error(column["lower"]) if "lower" in column else (None, None)
     steps = config.num_steps(with_energy="candidates" in score.uses)
     settings = asdict(config) | {"steps": steps}
-    names = ("steps", "candidates", "window", "inner", "partition_samples", "trajectories", "seed")
+    names = ("steps", "candidates", "completions", "window", "inner", "partition_samples", "trajectories", "seed")
     return Likelihood(
         bits=mean,
         standard_error=error,

@@ -12,7 +12,7 @@ from torch import Tensor
 from edlm import causal_sampler, sampler
 from edlm.energy import Energy
 from edlm.errors import UserError
-from edlm.importance import ImportanceSampling
+from edlm.importance import make_importance
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.masked_lm import AnyDenoiser
 from edlm.randomness import make_streams
@@ -85,7 +85,9 @@ def trajectory(model: Model, state: State, config: SampleConfig, energy: Energy 
         return causal_sampler.trajectory(state, model, temperature=config.temperature)
     importance = None
     if energy is not None:
-        importance = ImportanceSampling(energy, config.candidates, config.window, config.weight_temperature)
+        importance = make_importance(
+            energy, config.candidates, config.window, config.weight_temperature, config.completions
+        )
     if config.first_hitting:
         return sampler.first_hitting(state, model, temperature=config.temperature, importance=importance)
     times = uniform_times(config.steps)

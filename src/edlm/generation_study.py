@@ -96,7 +96,7 @@ def about(setting: Setting) -> dict[str, Any]:
     """The fields of a row that name it."""
     is_corrected = setting.method.energy is not None
     return {
-        "method": setting.method.label,
+        "method": setting.name,
         "curve": setting.curve,
         "energy": setting.method.spec or None,
         "steps": setting.steps,

@@ -88,6 +88,15 @@ class RevealFirst(ImportanceSampling):
         return lower_bound(log_weights(energies, self.temperature).view(B, K, R))
 
 
+def make_importance(
+    energy: Energy, candidates: int, window: float = 1.0, temperature: float = 1.0, completions: int = 0
+) -> ImportanceSampling:
+    """Algorithm 1, or reveal-first where there are completions."""
+    if completions:
+        return RevealFirst(energy, candidates, window, temperature, completions)
+    return ImportanceSampling(energy, candidates, window, temperature)
+
+
 @dataclass(frozen=True)
 class Step:
     """What a step's importance sampling knows before it draws."""
