@@ -20,7 +20,7 @@ def trajectory(state: State, model: Autoregressive, *, temperature: float = 1.0)
     """The states after each new token, left to right. Known tokens must be a prefix of equal length in all rows."""
     B, L = state.x.shape
     once = torch.ones(B, dtype=torch.long)
-    first = _prefix_length(state.x, model.start_id)
+    first = prefix_length(state.x, model.start_id)
     cache = Cache()
     unread = torch.cat([torch.full_like(state.x[:, :1], model.start_id), state.x[:, :first]], dim=1)
     for position in range(first, L):
@@ -36,7 +36,8 @@ def trajectory(state: State, model: Autoregressive, *, temperature: float = 1.0)
         unread = token.unsqueeze(-1)
 
 
-def _prefix_length(x: Tensor, mask_id: int) -> int:
+def prefix_length(x: Tensor, mask_id: int) -> int:
+    """How many tokens are known at the front of every row of `x` (B, L); known ones elsewhere are refused."""
     is_known = x != mask_id
     length = int(is_known[0].sum())
     if not (is_known[:, :length].all() and not is_known[:, length:].any()):

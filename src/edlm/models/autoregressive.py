@@ -66,5 +66,9 @@ class Autoregressive(PretrainedModel):
 
     def next_log_probs(self, tokens: Tensor, cache: Cache) -> Tensor:
         """log p(. | all tokens so far) after reading `tokens` (B, l) behind what `cache` holds: (B, V)."""
-        hidden = self.transformer(tokens, cache=cache)[:, -1]
+        return self.following_log_probs(tokens, cache, 1)[:, 0]
+
+    def following_log_probs(self, tokens: Tensor, cache: Cache, num: int) -> Tensor:
+        """The same after each of the last `num` of `tokens` (B, l): (B, num, V)."""
+        hidden = self.transformer(tokens, cache=cache)[:, -num:]
         return F.log_softmax(self.transformer.head(hidden).float(), dim=-1)
