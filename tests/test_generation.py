@@ -116,7 +116,7 @@ def test_energies_are_loaded_by_kind_and_composed(folder):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("gpt:x", "unknown energy 'gpt:x'; write ar:DIR, coar:DIR or nce:DIR"),
+        ("gpt:x", "unknown energy 'gpt:x'; write ar:NAME, coar:NAME or nce:NAME"),
         ("ar:", "unknown energy 'ar:'"),
         ("two*ar:x", "the weight before * must be a number"),
         ("ar:{folder}/nce", "expected 'edlm-autoregressive'"),
@@ -141,8 +141,8 @@ def test_models_over_other_tokens_are_refused(tmp_path):
     model.tokenizer = train_bpe(["the cat sat on the mat " * 50], 258)  # one merge each, of different letters
     denoiser.tokenizer = train_bpe(["a dog ate a hog " * 50], 258)
     model.save_pretrained(tmp_path / "other")
-    with pytest.raises(UserError, match="has another tokenizer than the denoiser"):
-        load_energy(f"ar:{tmp_path / 'other'}", denoiser)
+    with pytest.raises(UserError, match=r"has another tokenizer than the denoiser; .* so write ar:"):
+        load_energy(f"coar:{tmp_path / 'other'}", denoiser)
 
 
 # --- traces

@@ -132,14 +132,14 @@ def test_permuting_candidates_permutes_their_energies():
 def test_low_energy_is_likely():
     energies = torch.tensor([[0.0, 1.0, 3.0]])
     assert log_weights(energies).tolist() == [[0.0, -1.0, -3.0]]
-    chosen, weights = choose(energies.expand(1000, -1), rand((1000,), make_generator(0)))
+    chosen, weights = choose(log_weights(energies.expand(1000, -1)), rand((1000,), make_generator(0)))
     torch.testing.assert_close(weights[:1].exp(), torch.softmax(torch.tensor([[0.0, -1.0, -3.0]]).double(), -1))
     assert (chosen == 0).float().mean() > 0.6 > 0.1 > (chosen == 2).float().mean()
 
 
 def test_huge_energies_do_not_overflow():
     energies = torch.tensor([[1e5, 1e5 + 1.0, 2e5], [-1e5, torch.inf, -1e5]])
-    weights = choose(energies, torch.full((2,), 0.5))[1].exp()
+    weights = choose(log_weights(energies), torch.full((2,), 0.5))[1].exp()
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, dtype=torch.float64))
     torch.testing.assert_close(weights[0, :2], torch.softmax(torch.tensor([0.0, -1.0]).double(), -1))
     assert weights[1].tolist() == [0.5, 0, 0.5]

@@ -444,7 +444,7 @@ def test_a_tokenizer_of_another_vocabulary_beside_the_weights_is_refused(tmp_pat
 
 
 def test_gpt2s_tokenizer_is_taken_from_the_hub_for_gpt2s_vocabulary(tmp_path, monkeypatch, shared):
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: shared / "data" / "gpt2_bpe")
+    monkeypatch.setattr("edlm.hub.fetch", lambda name, patterns, **_: shared / "data" / "gpt2_bpe")
     weights = public_weights(causal=True, tokens=50_257)
     model = edlm.load(write_checkpoint(tmp_path / "ar.ckpt", weights))
     assert model.tokenizer.decode([50256]) == "<|endoftext|>"
@@ -460,5 +460,5 @@ def test_offline_gpt2s_tokenizer_is_done_without_at_once(tmp_path, monkeypatch):
 
 def test_the_hub_name_of_a_public_model_goes_the_usual_way(tmp_path, monkeypatch):
     write_folder(tmp_path)
-    monkeypatch.setattr("edlm.models.pretrained.snapshot_download", lambda name, **_: str(tmp_path))
+    monkeypatch.setattr("edlm.models.pretrained.fetch", lambda name, patterns, **_: tmp_path)
     assert isinstance(edlm.load("kuleshov-group/mdlm-owt"), Denoiser)

@@ -68,7 +68,7 @@ def test_a_hub_repository_holds_the_same_files(folder, monkeypatch):
     monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", Api)
     tiny_denoiser().push_to_hub("someone/tiny")
     assert uploaded["model.safetensors"] == (folder / "model.safetensors").read_bytes()
-    monkeypatch.setattr("edlm.models.pretrained.snapshot_download", lambda name, **_: str(folder))
+    monkeypatch.setattr("edlm.models.pretrained.fetch", lambda name, patterns, **_: folder)
     assert torch.equal(Denoiser.from_pretrained("someone/tiny")(X), tiny_denoiser()(X))
 
 
@@ -141,4 +141,4 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path):
 
 def test_offline_the_hub_is_refused_at_once(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    refused("someone/some-model", "no folder someone/some-model, and no model of that name could be had from the hub")
+    refused("someone/some-model", "'someone/some-model' is not in the local cache, and HF_HUB_OFFLINE is set; connect")

@@ -83,7 +83,7 @@ def complete(client, prompt="to be ", model="denoiser", **fields):
     return client.completions.create(model=model, prompt=prompt, extra_body=own, **fields)
 
 
-OWN = ("steps", "energy", "candidates", "window", "normalise", "stream_steps")
+OWN = ("steps", "energy", "candidates", "window", "completions", "normalise", "stream_steps")
 
 
 def post(server, **body):
@@ -210,7 +210,8 @@ def test_the_python_of_the_documentation_runs(server, capsys):
 def test_a_text_does_not_depend_on_what_it_was_batched_with(server, client):
     kinds = [
         {"max_tokens": 20}, {"max_tokens": 20, "steps": 3}, {"max_tokens": 26, "temperature": 0.7},
-        {"max_tokens": 20, "energy": "good", "candidates": 3, "steps": 5}, {"max_tokens": 9, "model": "ar"},
+        {"max_tokens": 20, "energy": "good", "candidates": 3, "steps": 5},
+        {"max_tokens": 20, "energy": "good", "completions": 2}, {"max_tokens": 9, "model": "ar"},
         {"max_tokens": 20, "suffix": " end", "n": 2}, {"max_tokens": 20, "stop": "e"},
     ]  # fmt: skip
     asked = [kind | {"seed": seed} for seed in range(4) for kind in kinds]
@@ -240,6 +241,7 @@ def test_a_text_does_not_depend_on_what_it_was_batched_with(server, client):
         ({"prompt": ["a", "b", "c"], "n": 2}, 400, "n", "must be at most 4, got 6"),
         ({"steps": 65}, 400, "steps", "steps must be at most 64, got 65"),
         ({"energy": "good", "candidates": 17}, 400, "candidates", "candidates must be at most 16, got 17"),
+        ({"candidates": 6, "completions": 3}, 400, "candidates", "candidates times completions must be at most 16"),
         ({"energy": "ar:/etc"}, 400, "energy", "no energy 'ar:/etc' here; choose from none, good"),
         ({"model": "ar", "suffix": "a"}, 400, "suffix", "suffix needs a denoiser"),
         ({"model": "ar", "window": 0.0}, 400, "window", "window needs a denoiser"),

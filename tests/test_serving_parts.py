@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from edlm.benchmarks.serving import Load, bench_serving
 from edlm.commands.serve import serve
 from edlm.energy import ZeroEnergy
 from edlm.errors import UserError
@@ -160,7 +161,7 @@ def test_models_and_energies_are_called_by_names_that_show_no_folder(tmp_path):
     [
         (("", "", []), "nothing to serve"),
         (("", "text8-nano-ar", ["ar:text8-nano-ar"]), "--energy corrects a denoiser"),
-        (("text8-nano-ar", "", []), "--denoiser takes the type edlm-denoiser"),
+        (("text8-nano-ar", "", []), "--denoiser takes edlm-denoiser"),
         (("text8-nano-denoiser", "", ["none=ar:text8-nano-ar"]), "this name is taken"),
     ],
 )
@@ -193,3 +194,11 @@ def test_listening_beyond_this_machine_without_a_key_is_warned_of(monkeypatch, c
             serve(settings=ServeConfig(host=settings), api_key=key)
         assert ("lets other machines in, and there is no key" in capsys.readouterr().err) == is_warned
     assert is_loopback("localhost") and is_loopback("::1") and not is_loopback("example.org")
+
+
+@pytest.mark.slow
+def test_a_server_under_load_makes_no_error_and_every_seed_one_text():
+    report = bench_serving(Load(clients=6, seconds=4, steps=2, seeds=3))
+    assert report["errors"] == 0 and report["seeds_with_more_than_one_text"] == 0, report
+    assert report["requests"] >= 6 and report["sequences_per_step"] > 1
+    assert report["server_megabytes"]["late"] < 1.1 * report["server_megabytes"]["early"]

@@ -34,7 +34,7 @@ class Reading:
 
 def begin(state: State, model: Autoregressive) -> Reading:
     """Before the first step: nothing is read. Known tokens must be a prefix of equal length in all rows."""
-    first = _prefix_length(state.x, model.start_id)
+    first = prefix_length(state.x, model.start_id)
     unread = torch.cat([torch.full_like(state.x[:, :1], model.start_id), state.x[:, :first]], dim=1)
     return Reading(Cache(), unread, first)
 
@@ -65,7 +65,8 @@ def trajectory(state: State, model: Autoregressive, *, temperature: float = 1.0)
         yield state, info
 
 
-def _prefix_length(x: Tensor, mask_id: int) -> int:
+def prefix_length(x: Tensor, mask_id: int) -> int:
+    """How many tokens are known at the front of every row of `x` (B, L); known ones elsewhere are refused."""
     is_known = x != mask_id
     length = int(is_known[0].sum())
     if not (is_known[:, :length].all() and not is_known[:, length:].any()):

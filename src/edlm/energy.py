@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from edlm.errors import UserError
-from edlm.models.autoregressive import Autoregressive
+from edlm.models.autoregressive import CausalLike
 from edlm.models.energy_network import EnergyNetwork
 from edlm.models.pretrained import fingerprint
 from edlm.scoring import causal_log_probs, score_candidates
@@ -51,11 +51,13 @@ class AutoregressiveEnergy:
     Known positions count too: their conditionals depend on the candidates' tokens to their left. Z = p_AR(x^U).
     """
 
-    model: Autoregressive
+    model: CausalLike
+    covers: bool = True
+    """Whether the denoiser can write every token that the causal model gives mass to; without, Z is less."""
     num_passes: int = 1
 
     def __call__(self, x0: Tensor, xt: Tensor, t: Tensor, log_proposal: Tensor) -> Tensor:
-        is_masked = xt == self.model.start_id
+        is_masked = (x0 != xt.unsqueeze(1)).all(1)
         return log_proposal.double() - causal_log_probs(self.model, x0, is_masked, carry_over=False)
 
 
@@ -63,26 +65,30 @@ class AutoregressiveEnergy:
 class CarryOverEnergy:
     """EDLM-coAR: E = -sum over masked i of log p_AR(x^i | x^{<i}) + log p_theta(x0 | xt).
 
-    Known tokens are carried over with probability one, so the weights are normalised: Z = 1 exactly.
+    Known tokens are carried over with probability one, so the weights are normalised: Z = 1 exactly. A position is
+    masked where a candidate differs from xt: no candidate has the mask, whatever its id, and known tokens are copied.
     """
 
-    model: Autoregressive
+    model: CausalLike
+    covers: bool = True
+    """Whether the denoiser can write every token that the causal model gives mass to; without, Z is less than 1."""
     num_passes: int = 1
 
     def __call__(self, x0: Tensor, xt: Tensor, t: Tensor, log_proposal: Tensor) -> Tensor:
-        is_masked = xt == self.model.start_id
+        is_masked = (x0 != xt.unsqueeze(1)).all(1)
         return log_proposal.double() - causal_log_probs(self.model, x0, is_masked, carry_over=True)
 
 
 def is_normalised(energy: Energy) -> bool:
     """Whether Z = 1 in every state, by construction."""
-    return isinstance(energy, ZeroEnergy | CarryOverEnergy)
+    return isinstance(energy, ZeroEnergy) or (isinstance(energy, CarryOverEnergy) and energy.covers)
 
 
 def is_normalised_at(energy: Energy, xt: Tensor, mask_id: int) -> Tensor:
     """Whether Z = 1 is known in each state (B, L): (B,). A causal model is normalised where nothing is given yet."""
     nothing_given = (xt == mask_id).all(-1)
-    return nothing_given & isinstance(energy, AutoregressiveEnergy) | is_normalised(energy)
+    sums_to_one = isinstance(energy, AutoregressiveEnergy) and energy.covers
+    return nothing_given & sums_to_one | is_normalised(energy)
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,32 @@
-"""An energy from its name on the command line: ar:DIR, coar:DIR, nce:DIR, or a weighted sum of them."""
+"""An energy from its name on the command line: ar:NAME, coar:NAME, nce:NAME, or a weighted sum of them."""
 
 from collections.abc import Sequence
 
 from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, Energy, LearnedEnergy, WeightedSum
 from edlm.errors import UserError
 from edlm.models.autoregressive import Autoregressive
-from edlm.models.denoiser import Denoiser
+from edlm.models.causal_files import load_causal
+from edlm.models.causal_lm import CausalLM
 from edlm.models.energy_network import EnergyNetwork
-from edlm.models.load import load_as
+from edlm.models.masked_lm import AnyDenoiser
+from edlm.oracle import CausalOracle, check_readable
+from edlm.retokenised import RetokenisedEnergy
+from edlm.tokenization import Tokenizer
+
+Tokens = Autoregressive | CausalLM | EnergyNetwork
 
 LABELS = {"ar": "AR", "coar": "coAR", "nce": "NCE"}
-GRAMMAR = "ar:DIR, coar:DIR or nce:DIR, or a sum such as 'ar:DIR + 0.5*nce:DIR'"
+GRAMMAR = "ar:NAME, coar:NAME or nce:NAME, or a sum such as 'ar:NAME + 0.5*nce:NAME'"
 
 
-def load_energy(spec: str, denoiser: Denoiser) -> Energy:
+def load_energy(spec: str, denoiser: AnyDenoiser) -> Energy:
     """The energy that `spec` names, on the denoiser's device, refused if it was trained on other tokens."""
     terms = [_load_term(term, denoiser) for term in spec.split(" + ")]
     return terms[0][1] if len(terms) == 1 and terms[0][0] == 1 else WeightedSum(terms)
 
 
 def energy_label(spec: str) -> str:
-    """A method's name in the paper's words: EDLM-AR for ar:DIR, EDLM-AR+0.5*NCE for a sum."""
+    """A method's name in the paper's words: EDLM-AR for ar:NAME, EDLM-AR+0.5*NCE for a sum."""
     parts = []
     for term in spec.split(" + "):
         factor, kind, _ = _parse_term(term)
@@ -35,7 +41,7 @@ def distinct_labels(specs: Sequence[str]) -> list[str]:
 
 
 def _parse_term(term: str) -> tuple[float, str, str]:
-    """Weight, kind and name of '0.5*nce:DIR'."""
+    """Weight, kind and name of '0.5*nce:NAME'."""
     weight, star, rest = term.strip().rpartition("*")
     kind, _, name = rest.partition(":")
     try:
@@ -47,28 +53,58 @@ def _parse_term(term: str) -> tuple[float, str, str]:
     return factor, kind, name
 
 
-def _load_term(term: str, denoiser: Denoiser) -> tuple[float, Energy]:
+def _load_term(term: str, denoiser: AnyDenoiser) -> tuple[float, Energy]:
     factor, kind, name = _parse_term(term)
     device = next(denoiser.parameters()).device
     if kind == "nce":
         network = EnergyNetwork.from_pretrained(name).to(device)
         check_same_tokens(denoiser, network, name)
         return factor, LearnedEnergy(network)
-    model = load_as(Autoregressive, name).to(device)
+    return factor, _causal_energy(kind, load_causal(name).to(device), denoiser, name)
+
+
+def _causal_energy(kind: str, model: Autoregressive | CausalLM, denoiser: AnyDenoiser, name: str) -> Energy:
+    difference = token_difference(denoiser, model, name)
+    if difference and denoiser.tokenizer is not None and model.tokenizer is not None:
+        return _retokenised(kind, model, denoiser.tokenizer, name, difference)
     check_same_tokens(denoiser, model, name)
-    return factor, AutoregressiveEnergy(model) if kind == "ar" else CarryOverEnergy(model)
+    if isinstance(model, CausalLM):
+        model.narrow(denoiser.vocab_size, denoiser.never)
+    covers = isinstance(model, CausalLM) or not denoiser.never
+    return AutoregressiveEnergy(model, covers) if kind == "ar" else CarryOverEnergy(model, covers)
 
 
-def check_same_tokens(denoiser: Denoiser, other: Autoregressive | EnergyNetwork, name: str) -> None:
+def _retokenised(
+    kind: str, model: Autoregressive | CausalLM, tokenizer: Tokenizer, name: str, difference: str
+) -> RetokenisedEnergy:
+    """The energy of a model that reads the candidates' text; only the AR form has a meaning then."""
+    if kind == "coar":
+        remedy = f"masked positions have no counterpart in its tokens, so write ar:{name}"
+        raise UserError(f"{difference}; {remedy}, which reads the text, or use a model with the denoiser's tokenizer")
+    oracle = CausalOracle(model, name)
+    check_readable(oracle, tokenizer)
+    return RetokenisedEnergy(oracle, tokenizer)
+
+
+def token_difference(denoiser: AnyDenoiser, other: Tokens, name: str) -> str:
+    """In which way an id may mean one thing to the denoiser and another to the second model; empty if in none.
+
+    The second model may have more tokens, behind those of the denoiser: they are left out of its law.
+    """
+    ours, theirs, size = denoiser.tokenizer, other.tokenizer, denoiser.vocab_size
+    if other.vocab_size < size or (other.vocab_size > size and not isinstance(other, CausalLM)):
+        return f"the denoiser has {size} tokens but {name} has {other.vocab_size}"
+    if ours is None or theirs is None or ours.fingerprint == theirs.fingerprint:
+        return ""
+    if ours.tokens()[:size] != theirs.tokens()[:size]:
+        return f"{name} has another tokenizer than the denoiser"
+    return ""
+
+
+def check_same_tokens(denoiser: AnyDenoiser, other: Tokens, name: str) -> None:
     """Token ids must mean the same to both models, and the sequences must fit into the second one."""
-    ours, theirs = denoiser.tokenizer, other.tokenizer
-    if denoiser.vocab_size != other.vocab_size:
-        raise UserError(
-            f"the denoiser has {denoiser.vocab_size} tokens but {name} has {other.vocab_size}; "
-            "use an energy that was trained with the denoiser's tokenizer"
-        )
-    if ours is not None and theirs is not None and ours.fingerprint != theirs.fingerprint:
-        raise UserError(f"{name} has another tokenizer than the denoiser; use an energy trained with the same one")
+    if difference := token_difference(denoiser, other, name):
+        raise UserError(f"{difference}; use an energy that was trained with the denoiser's tokenizer")
     if other.length < denoiser.length:
         raise UserError(
             f"{name} reads {other.length} tokens, but the denoiser writes {denoiser.length}; use a longer one"

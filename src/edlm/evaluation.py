@@ -17,7 +17,7 @@ from edlm.data.blocks import Blocks
 from edlm.distributed import World
 from edlm.energy import CarryOverEnergy, Energy
 from edlm.errors import UserError
-from edlm.importance import ImportanceSampling
+from edlm.importance import ImportanceSampling, RevealFirst, make_importance
 from edlm.journal import Journal
 from edlm.likelihood import (
     Ideal,
@@ -30,7 +30,7 @@ from edlm.likelihood import (
 )
 from edlm.likelihood_config import LikelihoodConfig
 from edlm.models.autoregressive import Autoregressive
-from edlm.models.denoiser import Denoiser
+from edlm.models.masked_lm import AnyDenoiser
 
 MOST_BLOCKS, MOST_LOGITS = 32, 1 << 27
 NOT_A_BOUND = "not a bound: the paper's formula has the joint of all masked tokens where a step reveals only some"
@@ -78,6 +78,8 @@ class Likelihood:
     steps: int | None
     """T; None in the limit of many steps, and where there are none."""
     candidates: int | None
+    completions: int | None
+    """Completions that the candidates share, of a reveal-first sampler."""
     window: float | None
     inner: int | None
     partition_samples: int | None
@@ -88,7 +90,7 @@ class Likelihood:
     data: dict[str, object] | None = None
 
 
-def make_score(model: Denoiser | Autoregressive, config: LikelihoodConfig, energy: Energy | None = None) -> Score:
+def make_score(model: AnyDenoiser | Autoregressive, config: LikelihoodConfig, energy: Energy | None = None) -> Score:
     """The estimator that a model, perhaps with an energy, and a protocol call for."""
     if isinstance(model, Autoregressive):
         return Score(lambda x0, index: autoregressive_nll(model, x0), "exact NLL")
@@ -122,7 +124,7 @@ def make_score(model: Denoiser | Autoregressive, config: LikelihoodConfig, energ
 def make_law(config: LikelihoodConfig, energy: Energy) -> Law:
     """What the steps of the sampler draw from: one of k candidates, or the model itself."""
     if config.candidates is not None:
-        return ImportanceSampling(energy, config.candidates, config.window)
+        return make_importance(energy, config.candidates, config.window, completions=config.completions)
     return Ideal(energy, config.window, config.partition_samples)
 
 
@@ -130,17 +132,19 @@ def _about(config: LikelihoodConfig, law: Law | None, steps: int | None) -> tupl
     length = "limit of many steps" if steps is None else f"T = {steps}"
     if law is None:
         return f"upper bound (NELBO), {'continuous time' if steps is None else length}", ("steps", "seed")
-    uses = ("steps", "candidates", "window", "inner", "seed")
+    uses: tuple[str, ...] = ("steps", "candidates", "window", "inner", "seed")
     if isinstance(law, ImportanceSampling):
-        return f"upper bound of the sampler, {length}, k = {law.num_candidates}, w = {law.window:g}", uses
+        kind = f"reveal-first sampler, R = {law.completions}" if isinstance(law, RevealFirst) else "sampler"
+        uses += ("completions",) if isinstance(law, RevealFirst) else ()
+        return f"upper bound of the {kind}, {length}, k = {law.num_candidates}, w = {law.window:g}", uses
     return f"upper bound of the ideal sampler, {length}, w = {law.window:g}", (*uses, "partition_samples")
 
 
-def _paper_score(model: Denoiser, config: LikelihoodConfig, energy: Energy) -> Score:
+def _paper_score(model: AnyDenoiser, config: LikelihoodConfig, energy: Energy) -> Score:
     steps = config.num_steps(with_energy=True)
     settings = {"seed": config.seed, "steps": steps, "partition_samples": config.partition_samples}
     quantity = f"paper's formula, {'continuous time' if steps is None else f'T = {steps}'}"
-    exact = isinstance(energy, CarryOverEnergy)
+    exact = isinstance(energy, CarryOverEnergy) and energy.covers
     return Score(
         lambda x0, index: paper_nll(model, energy, x0, index, **settings),  # type: ignore[arg-type]
         quantity + (", which is the causal model's own NLL" if exact else ", log Z from above"),
@@ -178,7 +182,7 @@ def require_finite(rows: Sequence[Sequence[float]], batch: Sequence[int]) -> Non
     """Refuse a result, the first column, that says nothing, before it is kept."""
     for block, row in zip(batch, rows, strict=True):
         if not math.isfinite(row[0]):
-            remedy = "the weights of a model are not usable, or its energy rules the text out"
+            remedy = "the weights of a model are not usable, or it rules the text out, as a masked model does [UNK]"
             raise UserError(f"block {block} has a likelihood of {row[0]}: {remedy}")
 
 
@@ -194,7 +198,7 @@ def summarise(
     low = mean_and_error(column["lower"]) if "lower" in column else (None, None)
     steps = config.num_steps(with_energy="candidates" in score.uses)
     settings = asdict(config) | {"steps": steps}
-    names = ("steps", "candidates", "window", "inner", "partition_samples", "trajectories", "seed")
+    names = ("steps", "candidates", "completions", "window", "inner", "partition_samples", "trajectories", "seed")
     return Likelihood(
         bits=mean,
         standard_error=error,
@@ -237,7 +241,7 @@ def fitting_batch(length: int, vocab_size: int) -> int:
 
 
 def evaluate_likelihood(
-    model: Denoiser | Autoregressive, corpus: Corpus, split: str, config: LikelihoodConfig = LikelihoodConfig(), *,
+    model: AnyDenoiser | Autoregressive, corpus: Corpus, split: str, config: LikelihoodConfig = LikelihoodConfig(), *,
     energy: Energy | None = None, max_blocks: int = 0, batch_size: int = 0, progress: bool = False,
     journal: Journal | None = None, world: World = World(), label: str = "",
 ) -> Likelihood:  # fmt: skip

@@ -102,14 +102,17 @@ def corpus_for(
 ) -> "Corpus":
     """The held-out text in the tokens, and by default the length, of the model of that name."""
     from edlm.data import prepare
+    from edlm.models.masked_lm import MaskedLM
     from edlm.models.pretrained import find_folder
     from edlm.tokenizer_files import tokenizer_of
 
-    folder = find_folder(name)
+    folder = model.folder if isinstance(model, MaskedLM) else find_folder(name)
     if model.tokenizer is None:
         remedy = "put the tokenizer the model was trained with beside its weights"
         raise UserError(f"{folder} has no tokenizer.json; {remedy}")
     config = replace(data_of(folder, held_out), tokenizer=tokenizer_of(folder), length=length or model.length)
+    if isinstance(model, MaskedLM):  # a mark between documents is a special token, to which it gives no mass
+        config = replace(config, mark_documents=False)
     return prepare(config, progress=progress)
 
 

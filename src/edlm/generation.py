@@ -12,9 +12,9 @@ from torch import Tensor
 from edlm import causal_sampler, sampler
 from edlm.energy import Energy
 from edlm.errors import UserError
-from edlm.importance import ImportanceSampling
+from edlm.importance import make_importance
 from edlm.models.autoregressive import Autoregressive
-from edlm.models.denoiser import Denoiser
+from edlm.models.masked_lm import AnyDenoiser
 from edlm.randomness import make_streams
 from edlm.sample_config import SampleConfig
 from edlm.sampler import Info, State
@@ -22,7 +22,7 @@ from edlm.schedule import uniform_times
 from edlm.template import infill_tokens, prompt_tokens
 from edlm.tokenization import Tokenizer
 
-Model = Denoiser | Autoregressive
+Model = AnyDenoiser | Autoregressive
 Watch = Callable[[range, State, Info], None]
 """Called after every step with the indices of the batch's sequences."""
 
@@ -70,8 +70,7 @@ def draw_batch(
     """The last state of one batch: one window of the model's length after another, each seeing the end of the last."""
     device = next(model.parameters()).device
     generators = make_streams(config.seed, indices)
-    mask_id = model.config.transformer.mask_id
-    state = sampler.init(len(fixed), generators, mask_id, fixed=fixed, device=device)
+    state = sampler.init(len(fixed), generators, model.mask_id, fixed=fixed, device=device)
     for start, stop in windows(len(fixed), model.length, config.overlap):
         part = replace(state, x=state.x[:, start:stop], step=0)
         for part, info in trajectory(model, part, config, energy):  # noqa: B020
@@ -86,7 +85,9 @@ def trajectory(model: Model, state: State, config: SampleConfig, energy: Energy 
         return causal_sampler.trajectory(state, model, temperature=config.temperature)
     importance = None
     if energy is not None:
-        importance = ImportanceSampling(energy, config.candidates, config.window, config.weight_temperature)
+        importance = make_importance(
+            energy, config.candidates, config.window, config.weight_temperature, config.completions
+        )
     if config.first_hitting:
         return sampler.first_hitting(state, model, temperature=config.temperature, importance=importance)
     times = uniform_times(config.steps)
@@ -106,15 +107,14 @@ def windows(length: int, model_length: int, overlap: int | None) -> list[tuple[i
 
 def known_tokens(model: Model, tokenizer: Tokenizer, config: SampleConfig, prompt: str, infill: str) -> Tensor:
     """The tokens that are fixed from the start, masks elsewhere: (L,)."""
-    transformer = model.config.transformer
     if not infill:
-        return prompt_tokens(tokenizer.encode, prompt, config.length or transformer.length, transformer.mask_id)
+        return prompt_tokens(tokenizer.encode, prompt, config.length or model.length, model.mask_id)
     if prompt or config.length is not None:
         raise UserError("an infill text says by itself where it begins and ends; leave out prompt and length")
-    return infill_tokens(tokenizer.encode, infill, transformer.length, transformer.mask_id)
+    return infill_tokens(tokenizer.encode, infill, model.length, model.mask_id)
 
 
-def require_denoiser(model: Model) -> Denoiser:
+def require_denoiser(model: Model) -> AnyDenoiser:
     """Refuse an energy for a model that has nothing to correct."""
     if isinstance(model, Autoregressive):
         raise UserError("an energy corrects a denoiser; an autoregressive model needs none")

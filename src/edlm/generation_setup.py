@@ -10,18 +10,17 @@ from typing import Any
 from tqdm import tqdm
 
 from edlm._version import __version__
-from edlm.causal_lm import CausalLM
 from edlm.energy_spec import check_same_tokens, distinct_labels, load_energy
 from edlm.errors import UserError
 from edlm.evaluation import choose_blocks
 from edlm.evaluator import HeldOut, corpus_for
-from edlm.generation import require_tokenizer
+from edlm.generation import require_denoiser, require_tokenizer
 from edlm.generation_report import Row
 from edlm.generation_study import circular
 from edlm.models.autoregressive import Autoregressive
-from edlm.models.denoiser import Denoiser
+from edlm.models.causal_lm import CausalLM
 from edlm.models.load import load_named
-from edlm.oracle import Oracle, check_readable
+from edlm.oracle import CausalOracle, Oracle, check_readable
 from edlm.oracle_spec import load_oracle
 from edlm.study import Method, Setting
 
@@ -35,8 +34,7 @@ TIMING = "seconds per sample are this machine's, batches shared out; compare the
 
 def load_methods(denoiser: str, energies: Sequence[str], ar: str, device: str) -> list[Method]:
     """MDLM, the denoiser with each energy, and the autoregressive model."""
-    model = load_named(denoiser, "", device)
-    assert isinstance(model, Denoiser)
+    model = require_denoiser(load_named(denoiser, "", device))
     require_tokenizer(model)
     specs = list(dict.fromkeys(energies))
     methods = [Method("MDLM", model)]
@@ -53,15 +51,16 @@ def load_methods(denoiser: str, energies: Sequence[str], ar: str, device: str) -
 def load_oracles(specs: Sequence[str], method: Method, batch_size: int) -> list[Oracle]:
     """The oracles, each refused if it could not read what the denoiser may write."""
     device = next(method.model.parameters()).device
-    oracles = [load_oracle(spec, device=device, batch_size=batch_size) for spec in dict.fromkeys(specs)]
+    oracles: list[Oracle] = [load_oracle(spec, device=device, batch_size=batch_size) for spec in dict.fromkeys(specs)]
     for oracle in oracles:
         check_readable(oracle, require_tokenizer(method.model))
     return oracles
 
 
-def choose_features(features: str, oracles: Sequence[Oracle]) -> CausalLM | None:
+def choose_features(features: str, oracles: Sequence[Oracle]) -> CausalOracle | None:
     """The oracle that gives the texts their vectors, or None for n-grams."""
-    able = {oracle.name: oracle for oracle in oracles if isinstance(oracle, CausalLM)}
+    judges = [oracle for oracle in oracles if isinstance(oracle, CausalOracle)]
+    able = {oracle.name: oracle for oracle in judges if isinstance(oracle.model, CausalLM)}
     if features != "ngrams" and features not in able:
         raise UserError(f"--features must be {' or '.join(['ngrams', *able])}, got {features!r}; or add it as --oracle")
     return able.get(features)

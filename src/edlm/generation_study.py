@@ -10,13 +10,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from edlm.causal_lm import CausalLM
 from edlm.divergence import compare_texts, remembering
 from edlm.energy import networks_of
 from edlm.generation import require_tokenizer
 from edlm.generation_report import Row, measure
 from edlm.models.pretrained import fingerprint
-from edlm.oracle import Oracle
+from edlm.oracle import CausalOracle, Oracle
 from edlm.study import Method, Setting, draw_samples, file_name, open_scores, open_stores, score_stored
 
 Progress = Callable[[float, str], tqdm]
@@ -37,7 +36,7 @@ class Part:
 
 def run(
     grid: Sequence[Setting], oracles: Sequence[Oracle], num: int, folder: Path, *, progress: Progress,
-    held_out: Sequence[dict[str, Any]] = (), features: CausalLM | None = None,
+    held_out: Sequence[dict[str, Any]] = (), features: CausalOracle | None = None,
 ) -> list[Row]:  # fmt: skip
     """The rows of all settings, `num` samples each, with everything drawn and scored kept in `folder`.
 
@@ -97,7 +96,7 @@ def about(setting: Setting) -> dict[str, Any]:
     """The fields of a row that name it."""
     is_corrected = setting.method.energy is not None
     return {
-        "method": setting.method.label,
+        "method": setting.name,
         "curve": setting.curve,
         "energy": setting.method.spec or None,
         "steps": setting.steps,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from edlm.energy import Energy
 from edlm.errors import UserError
+from edlm.partition import lower_bound
 from edlm.randomness import Randomness, draw, rand
 from edlm.vocabulary import Predictions
 
@@ -36,9 +37,92 @@ class ImportanceSampling:
         if not self.temperature > 0:
             raise UserError(f"weight temperature must be positive, got {self.temperature}")
 
+    @property
+    def scored(self) -> int:
+        """Sequences that the energy sees in a step."""
+        return self.num_candidates
+
+    def candidates(self, at: "Step", uniform: Tensor) -> "Candidates":
+        """Candidates drawn with `uniform` (B, K, L), and their weights."""
+        x0, log_proposal = propose(at.predictions, at.xt, at.mask_id, uniform)
+        energies = self.energy(x0, at.xt, at.t, log_proposal)
+        return Candidates(x0, energies, log_weights(energies, self.temperature))
+
     def is_active(self, t: Tensor) -> Tensor:
         """Whether a step that starts at `t` resamples. One candidate has nothing to choose from."""
         return is_in_window(t, self.window) & (self.num_candidates > 1)
+
+
+@dataclass(frozen=True)
+class RevealFirst(ImportanceSampling):
+    """Weight spent on what a step reveals: k candidates for the revealed tokens only, all with the same completions.
+
+    Algorithm 1 weighs whole completions, and nearly all of such a weight is noise of tokens that stay masked. Here S is
+    chosen first, R completions y of the other masked tokens are drawn once, and candidate j has the weight
+    W_j = mean over r of w(x_j^S, y_r). With k and R to infinity this too is the energy-based model's own step.
+    """
+
+    completions: int = 1
+    """R"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.completions < 1:
+            raise UserError(f"completions must be at least 1, got {self.completions}")
+
+    @property
+    def scored(self) -> int:
+        return self.num_candidates * self.completions
+
+    def candidates(self, at: "Step", uniform: Tensor) -> "Candidates":
+        (B, _, L), R = uniform.shape, self.completions
+        completing = rand((B, R, L), at.generators, device=at.xt.device)
+        x0, log_proposal = propose_revealed(at, uniform, completing)
+        log_w = self.weigh(at, x0, log_proposal)
+        return Candidates(x0[:, :, 0], -self.temperature * log_w, log_w)
+
+    def weigh(self, at: "Step", x0: Tensor, log_proposal: Tensor) -> Tensor:
+        """log W (B, K) of candidates (B, K, R, L), whose proposal has the log-probabilities (B, K, R)."""
+        B, K, R, L = x0.shape
+        energies = self.energy(x0.view(B, K * R, L), at.xt, at.t, log_proposal.view(B, K * R))
+        return lower_bound(log_weights(energies, self.temperature).view(B, K, R))
+
+
+def make_importance(
+    energy: Energy, candidates: int, window: float = 1.0, temperature: float = 1.0, completions: int = 0
+) -> ImportanceSampling:
+    """Algorithm 1, or reveal-first where there are completions."""
+    if completions:
+        return RevealFirst(energy, candidates, window, temperature, completions)
+    return ImportanceSampling(energy, candidates, window, temperature)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step's importance sampling knows before it draws."""
+
+    predictions: Predictions
+    """At all N masked positions of `xt`."""
+    xt: Tensor
+    """(B, L)"""
+    t: Tensor
+    """(B,)"""
+    is_revealed: Tensor
+    """(B, L)"""
+    mask_id: int
+    generators: Randomness
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Candidates of a step, and what the energy says of them."""
+
+    x0: Tensor
+    """(B, K, L)"""
+    energies: Tensor
+    """(B, K) float64; with several completions each, minus the logarithm of their mean weight."""
+    log_weights: Tensor
+    """(B, K), not normalised."""
 
 
 def is_in_window(t: Tensor, window: float) -> Tensor:
@@ -97,6 +181,30 @@ def propose(
     return x0.transpose(1, 2).contiguous(), total.index_add(0, is_masked.nonzero()[:, 0], each)
 
 
+def propose_revealed(
+    at: Step, uniform: Tensor, completing: Tensor, *, first: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """K candidates for the positions that are revealed, each with the same R completions of the other masked ones.
+
+    `uniform` is (B, K, L), `completing` (B, R, L). Returns (B, K, R, L) and log p_theta of each (B, K, R) float64.
+    `first` (B, L) has the tokens of the first candidate, if they are not to be drawn.
+    """
+    (B, K, _), R = uniform.shape, completing.shape[1]
+    is_masked = at.xt == at.mask_id
+    stays = is_masked & ~at.is_revealed
+    revealed = at.predictions.select(at.is_revealed[is_masked])
+    tokens, each = revealed.draw(uniform.transpose(1, 2)[at.is_revealed])  # (N_S, K)
+    if first is not None:
+        tokens[:, 0] = first[at.is_revealed]
+        each[:, 0] = revealed.log_prob(tokens[:, 0])
+    others, each_other = at.predictions.select(stays[is_masked]).draw(completing.transpose(1, 2)[stays])  # (N_rest, R)
+    x0 = at.xt[:, :, None, None].repeat(1, 1, K, R)  # (B, L, K, R)
+    x0[at.is_revealed], x0[stays] = tokens.unsqueeze(2).expand(-1, -1, R), others.unsqueeze(1).expand(-1, K, -1)
+    log_p = torch.zeros(B, K, dtype=torch.float64, device=x0.device).index_add(0, at.is_revealed.nonzero()[:, 0], each)
+    log_q = torch.zeros(B, R, dtype=torch.float64, device=x0.device).index_add(0, stays.nonzero()[:, 0], each_other)
+    return x0.permute(0, 2, 3, 1).contiguous(), log_p.unsqueeze(2) + log_q.unsqueeze(1)
+
+
 def log_weights(energies: Tensor, temperature: float = 1.0) -> Tensor:
     """log w = -E / temperature of every candidate, not normalised: float64.
 
@@ -105,9 +213,9 @@ def log_weights(energies: Tensor, temperature: float = 1.0) -> Tensor:
     return -energies.double() / temperature
 
 
-def choose(energies: Tensor, uniform: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+def choose(log_weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """(index (B,), log-weights (B, K) that sum to one): one candidate per row, with probability softmax(log w)."""
-    normalised = torch.log_softmax(log_weights(energies, temperature), dim=-1)
+    normalised = torch.log_softmax(log_weights, dim=-1)
     return draw(normalised, uniform), normalised
 
 

@@ -23,8 +23,16 @@ from torch import Tensor
 
 from edlm.energy import CarryOverEnergy, Energy, is_normalised, is_normalised_at
 from edlm.errors import UserError
-from edlm.importance import ImportanceSampling, draw_log_weights, is_in_window, log_weights
-from edlm.models.autoregressive import Autoregressive
+from edlm.importance import (
+    ImportanceSampling,
+    RevealFirst,
+    Step,
+    draw_log_weights,
+    is_in_window,
+    log_weights,
+    propose_revealed,
+)
+from edlm.models.autoregressive import CausalLike
 from edlm.models.denoiser import DenoiserLike, predict
 from edlm.moments import draw_moment
 from edlm.objectives import cross_entropy, masked_log_likelihood, sum_per_row
@@ -57,7 +65,7 @@ Law = ImportanceSampling | Ideal
 
 
 @torch.no_grad()
-def autoregressive_nll(model: Autoregressive, x0: Tensor) -> Tensor:
+def autoregressive_nll(model: CausalLike, x0: Tensor) -> Tensor:
     """-log p(x0) of every sequence in nats, all L tokens: (B,) float64."""
     return cross_entropy(model(x0))
 
@@ -147,7 +155,7 @@ def paper_nll(
     marginal of S belongs where this has the joint of all masked tokens. For the carry-over energy every token ends up
     with weight one, whatever T, and both columns are the causal model's own NLL; that is returned without any draw.
     """
-    if isinstance(energy, CarryOverEnergy):
+    if isinstance(energy, CarryOverEnergy) and energy.covers:
         return autoregressive_nll(energy.model, x0).unsqueeze(-1).expand(-1, 2)
     moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps)
     predictions = predict(denoiser, moment.xt, moment.t)
@@ -206,6 +214,8 @@ class RevealStep:
         return RevealStep(self.x0[rows], self.xt[rows], self.t[rows], self.is_revealed[rows], keys, self.mask_id)
 
     def _active_gain(self, predictions: Predictions, law: Law, inner: int) -> Tensor:
+        if isinstance(law, RevealFirst):
+            return self._reveal_first_gain(predictions, law, inner)
         if isinstance(law, ImportanceSampling):
             k = law.num_candidates
             groups = num_groups(inner, k)
@@ -214,6 +224,23 @@ class RevealStep:
             return resampled_gain(clamped, others.view(len(self.x0), groups, k - 1))
         below = lower_bound(self._clamped(predictions, law, inner, self.is_revealed))
         return below - self._log_z_from_above(predictions, law)
+
+    def _reveal_first_gain(self, predictions: Predictions, law: RevealFirst, inner: int) -> Tensor:
+        """log of the mean of  k W_1 / (W_1 + ... + W_k)  over `inner` draws of the completions and the others: (B,).
+
+        W_1 is that of the true tokens; all k share their completions, so the noise of what stays masked cancels.
+        """
+        B, L = self.xt.shape
+        k, R = law.num_candidates, law.completions
+        generators = [make_generator(*key, CLAMPED) for key in self.keys]
+        at = Step(predictions, self.xt, self.t, self.is_revealed, self.mask_id, generators)
+        log_ratio = []
+        for _ in range(inner):
+            uniform = rand((B, k, L), generators, device=self.xt.device)
+            completing = rand((B, R, L), generators, device=self.xt.device)
+            log_w = law.weigh(at, *propose_revealed(at, uniform, completing, first=self.x0))
+            log_ratio.append(torch.log_softmax(log_w, dim=-1)[:, 0])
+        return math.log(k) + lower_bound(torch.stack(log_ratio, dim=-1))
 
     def _log_z_from_above(self, predictions: Predictions, law: Ideal) -> Tensor:
         """An upper bound in expectation on log Z, exact where it is known: (B,)."""

@@ -20,6 +20,8 @@ class LikelihoodConfig:
     """T: steps of the sampler; 0 means the limit of many steps. By default 64 for a sampler with an energy, else 0."""
     candidates: Annotated[int | None, Parameter(parse=False)] = 2  # the command line has words for it
     """k: candidates of a step, of which the energy chooses one; None means the ideal sampler, k to infinity."""
+    completions: int = 0
+    """R: 0 weighs whole completions (the paper's Algorithm 1); 1 or more weighs candidates for what a step reveals, each with R completions that all share (reveal-first)."""  # noqa: E501
     window: float = 1.0
     """w: the energy is used while t >= 1 - w."""
     inner: int = 8
@@ -32,13 +34,23 @@ class LikelihoodConfig:
     """Seeds masks and candidates. Not used by an autoregressive model."""
 
     def __post_init__(self) -> None:
-        least = {"steps": 0, "candidates": 1, "inner": 1, "partition_samples": 1, "trajectories": 0, "seed": 0}
+        least = {
+            "steps": 0,
+            "candidates": 1,
+            "inner": 1,
+            "partition_samples": 1,
+            "trajectories": 0,
+            "seed": 0,
+            "completions": 0,
+        }
         for name, smallest in least.items():
             value = getattr(self, name)
             if value is not None and value < smallest:
                 raise UserError(f"{name.replace('_', '-')} must be at least {smallest}, got {value}")
         if not 0 <= self.window <= 1:
             raise UserError(f"window must be between 0 and 1, got {self.window}")
+        if self.completions and self.candidates is None:
+            raise UserError("the ideal sampler has no completions; leave them out, or name a number of candidates")
         if self.trajectories and not self.steps:
             raise UserError(f"trajectories {self.trajectories} need a number of steps; name one, such as steps 4")
         if self.trajectories and self.protocol == "paper":

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from edlm.errors import UserError
 from edlm.generation import windows
 from edlm.models.autoregressive import Autoregressive
+from edlm.models.causal_lm import UNBOUNDED, CausalLM
 from edlm.models.pretrained import fingerprint
 from edlm.tokenization import TextError, Tokenizer
 
@@ -55,33 +56,64 @@ class Oracle(Protocol):
 
 
 @final
-class AutoregressiveOracle:
-    """A causal model of ours. It can also be asked about tokens, which saves tokenising what was never text."""
+class CausalOracle:
+    """A causal model, ours or from elsewhere, as an oracle. It can also be asked about tokens instead of text."""
 
-    def __init__(self, model: Autoregressive, name: str = "ar", *, batch_size: int = 16) -> None:
+    def __init__(self, model: Autoregressive | CausalLM, name: str = "ar", *, batch_size: int = 16) -> None:
         if model.tokenizer is None:
             raise UserError(f"oracle {name} has no tokenizer.json; put the one it was trained with beside its weights")
         self.model, self.name, self.batch_size = model.eval(), name, batch_size
         self.tokenizer: Tokenizer = model.tokenizer
+        self.context = None if model.length == UNBOUNDED else model.length
         self.fingerprint = fingerprint(model)
 
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
     def describe(self) -> dict[str, Any]:
+        about = {"start": "the model's own start symbol"}
+        about = self.model.describe() if isinstance(self.model, CausalLM) else about
         dtype = str(next(self.model.parameters()).dtype).removeprefix("torch.")
-        return {"start": "the model's own start symbol", "context": self.model.length, "precision": dtype}
+        return about | {"context": self.context, "precision": dtype}
 
     def encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text).tolist()
+        try:
+            return self.tokenizer.encode(text).tolist()
+        except TextError as error:
+            where = f"a text for oracle {self.name}"
+            raise TextError(error.character, error.position, error.remedy, where=where) from error
 
     def nll(self, texts: Sequence[str]) -> Scores:
         return self.nll_of_tokens([self.encode(text) for text in texts], [len(text) for text in texts])
 
     def nll_of_tokens(self, rows: Sequence[Sequence[int]], num_characters: Sequence[int]) -> Scores:
         """Scores of token sequences, which need not be how the tokenizer would have cut their text."""
-        return score_rows(rows, num_characters, self._nats, context=self.model.length, batch_size=self.batch_size)
+        return score_rows(rows, num_characters, self._nats, context=self.context, batch_size=self.batch_size)
+
+    @torch.no_grad()
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        """The last hidden state at the last token of each text (n, D): features for `divergence.compare_texts`.
+
+        Of a text longer than the context, the end is read: the last token sees no more than that anyway.
+        """
+        model = self.model
+        if not isinstance(model, CausalLM):
+            raise UserError(f"oracle {self.name} is a model of edlm, whose hidden states are no features; use another")
+        most = self.context - 1 if self.context else None
+        rows = [[model.start_id, *self.encode(text)[-most if most else None :]] for text in texts]
+        vectors = []
+        for start in range(0, len(rows), self.batch_size):
+            batch = rows[start : start + self.batch_size]
+            inputs = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in batch], batch_first=True)
+            states = model.states(inputs.to(self.device))  # (B, L, D)
+            last = [len(row) - 1 for row in batch]
+            vectors.append(states[range(len(batch)), last].double().cpu().numpy())
+        return np.concatenate(vectors)
 
     @torch.no_grad()
     def _nats(self, x0: Tensor) -> Tensor:
-        return -self.model(x0.to(next(self.model.parameters()).device)).double().cpu()
+        return -self.model(x0.to(self.device)).double().cpu()
 
 
 def score_rows(
@@ -120,19 +152,27 @@ def split(rows: Sequence[Sequence[int]], context: int | None) -> Iterator[tuple[
 def score_samples(
     oracle: Oracle, texts: Sequence[str], tokens: Sequence[Sequence[int]], tokenizer: Tokenizer
 ) -> Scores:
-    """Scores of samples: of their tokens if the oracle has the same vocabulary as the model that drew them.
+    """Scores of samples: of their tokens if the oracle is one of ours with the vocabulary of the model that drew them.
 
     Otherwise of their text, cut into the oracle's own tokens. The two differ where a sampler writes a word in another
     way than the tokenizer would.
     """
-    if isinstance(oracle, AutoregressiveOracle) and oracle.tokenizer.fingerprint == tokenizer.fingerprint:
+    if reads_tokens(oracle, tokenizer):
+        assert isinstance(oracle, CausalOracle)
         return oracle.nll_of_tokens(tokens, [len(text) for text in texts])
     return oracle.nll(texts)
 
 
+def reads_tokens(oracle: Oracle, tokenizer: Tokenizer) -> bool:
+    """Whether samples are scored as the tokens they were drawn as. Published oracles are used on text."""
+    if not isinstance(oracle, CausalOracle) or not isinstance(oracle.model, Autoregressive):
+        return False
+    return oracle.tokenizer.fingerprint == tokenizer.fingerprint
+
+
 def check_readable(oracle: Oracle, tokenizer: Tokenizer) -> None:
     """Refuse, before anything is drawn, an oracle that cannot read a character which the sampler's tokens can spell."""
-    if isinstance(oracle, AutoregressiveOracle) and oracle.tokenizer.fingerprint == tokenizer.fingerprint:
+    if reads_tokens(oracle, tokenizer):
         return
     alphabet = sorted({character for token in range(tokenizer.vocab_size) for character in tokenizer.decode([token])})
     try:

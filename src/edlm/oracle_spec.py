@@ -1,26 +1,18 @@
-"""An oracle from its name on the command line: ar:DIR, hf:NAME_OR_DIR, gguf:FILE or smollm2."""
+"""An oracle from its name on the command line: ar:NAME, with NAME as in an energy's; or smollm2."""
 
 import torch
 
-from edlm import causal_lm
 from edlm.errors import UserError
-from edlm.models.autoregressive import Autoregressive
-from edlm.models.load import load_as
-from edlm.oracle import AutoregressiveOracle, Oracle
+from edlm.models.causal_files import SMOLLM2, load_causal
+from edlm.oracle import CausalOracle
 
-GRAMMAR = "ar:DIR, hf:NAME_OR_DIR, gguf:FILE or smollm2"
+GRAMMAR = "ar:NAME, hf:NAME, gguf:FILE or smollm2"
+KINDS = ("ar", "hf", "gguf")
 
 
-def load_oracle(spec: str, *, device: torch.device | str = "cpu", batch_size: int = 16) -> Oracle:
-    """The oracle that `spec` names: ar:DIR, hf:NAME_OR_DIR, gguf:FILE or smollm2."""
+def load_oracle(spec: str, *, device: torch.device | str = "cpu", batch_size: int = 16) -> CausalOracle:
+    """The oracle that `spec` names. ar:, hf: and gguf: mean the same: what stands behind them says what it is."""
     kind, _, name = spec.partition(":")
-    if kind == "ar" and name:
-        model = load_as(Autoregressive, name).to(device)
-        return AutoregressiveOracle(model, spec, batch_size=batch_size)
-    if kind == "hf" and name:
-        return causal_lm.from_folder(name, spec, device=device, batch_size=batch_size)
-    if kind == "gguf" and name:
-        return causal_lm.from_gguf(name, spec, device=device, batch_size=batch_size)
-    if spec == "smollm2":
-        return causal_lm.from_gguf(causal_lm.smollm2_file(), spec, device=device, batch_size=batch_size)
-    raise UserError(f"unknown oracle {spec!r}; write {GRAMMAR}")
+    if spec != SMOLLM2 and not (kind in KINDS and name):
+        raise UserError(f"unknown oracle {spec!r}; write {GRAMMAR}")
+    return CausalOracle(load_causal(name or spec).to(device), spec, batch_size=batch_size)

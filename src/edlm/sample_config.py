@@ -15,6 +15,8 @@ class SampleConfig:
     """Reveal one token at a time, each at its own random moment: the limit of infinitely many steps, without a grid."""
     candidates: int = 2
     """k: completions drawn in a step, of which the energy chooses one. Without an energy nothing is chosen."""
+    completions: int = 0
+    """R: 0 weighs whole completions (the paper's Algorithm 1); 1 or more weighs candidates for what a step reveals, each with R completions that all share (reveal-first)."""  # noqa: E501
     window: float = 1.0
     """w: the energy is used while t >= 1 - w; 1 means in every step, 0 in none."""
     temperature: float = 1.0
@@ -33,7 +35,7 @@ class SampleConfig:
     """Index i of the first sequence: `first` 5 draws what would have been the sixth."""
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("candidates", 1), ("batch_size", 1), ("first", 0)):
+        for name, least in (("steps", 1), ("candidates", 1), ("batch_size", 1), ("first", 0), ("completions", 0)):
             if getattr(self, name) < least:
                 raise UserError(f"{name.replace('_', '-')} must be at least {least}, got {getattr(self, name)}")
         for name in ("temperature", "weight_temperature"):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from edlm.errors import UserError
-from edlm.importance import Choice, ImportanceSampling, check_energies, choose, propose
+from edlm.importance import Choice, ImportanceSampling, Step, check_energies, choose
 from edlm.masking import choose_revealed
 from edlm.models.denoiser import DenoiserLike, predict
 from edlm.randomness import rand
@@ -102,7 +102,7 @@ def reveal(
         part = active(resamples)
         tokens, choice = resampled(part, denoiser, temperature, importance, state.step + 1)
         x[is_revealed & resamples.unsqueeze(-1)] = tokens
-    passes = importance.num_candidates * importance.energy.num_passes if importance is not None else 0
+    passes = importance.scored * importance.energy.num_passes if importance is not None else 0
     return count(state, x, needs_network, passes * resamples), Info(t, s, is_revealed, choice)
 
 
@@ -129,19 +129,19 @@ def resampled(
     """The revealed tokens (N,) of one step of the paper's Algorithm 1, and what they were chosen from.
 
     K completions of all masked positions are drawn from the denoiser, one is resampled by its energy, and the positions
-    to be revealed are read off it.
+    to be revealed are read off it. Other kinds of `importance` make their candidates otherwise.
     """
     B, L = active.xt.shape
     device = active.xt.device
     more = rand((B, importance.num_candidates - 1, L), active.generators, device=device)
     uniform = torch.cat([active.uniform.unsqueeze(1), more], dim=1)  # (B', K, L)
     predictions = predict(denoiser, active.xt, active.t).tempered(temperature)  # at all masked positions
-    x0, log_proposal = propose(predictions, active.xt, denoiser.mask_id, uniform)
-    energies = importance.energy(x0, active.xt, active.t, log_proposal)
-    check_energies(energies, step, active.t)
-    chosen, weights = choose(energies, rand((B,), active.generators, device=device), importance.temperature)
-    taken = x0[torch.arange(B, device=device), chosen]  # (B', L)
-    return taken[active.is_revealed], Choice(active.rows, x0, energies, weights, chosen)
+    at = Step(predictions, active.xt, active.t, active.is_revealed, denoiser.mask_id, active.generators)
+    made = importance.candidates(at, uniform)
+    check_energies(made.energies, step, active.t)
+    chosen, weights = choose(made.log_weights, rand((B,), active.generators, device=device))
+    taken = made.x0[torch.arange(B, device=device), chosen]  # (B', L)
+    return taken[active.is_revealed], Choice(active.rows, made.x0, made.energies, weights, chosen)
 
 
 def count(state: State, x: Tensor, denoiser_passes: Tensor, energy_passes: Tensor) -> State:

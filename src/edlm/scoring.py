@@ -4,21 +4,12 @@ Legend: B batch, K candidates, L positions, P = B K pairs of sequence and candid
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from edlm.models.autoregressive import Autoregressive
+from edlm.models.autoregressive import Autoregressive, CausalLike
 from edlm.models.transformer import Cache
-
-
-class CausalModel(Protocol):
-    """What an energy asks of a causal model."""
-
-    def __call__(self, x0: Tensor, /) -> Tensor:
-        """log p(x^i | x^{<i}) of every token of `x0` (B, L): (B, L)."""
-
 
 PASS_TOKENS = {"cpu": 1 << 12, "cuda": 1 << 16}
 """Tokens that one pass over candidates may have: enough to keep the processor busy, and no more."""
@@ -54,7 +45,7 @@ def pass_tokens(device: torch.device) -> int:
     return min(wanted, free // TOKEN_BYTES)
 
 
-def causal_log_probs(model: CausalModel, x0: Tensor, is_masked: Tensor, *, carry_over: bool) -> Tensor:
+def causal_log_probs(model: CausalLike, x0: Tensor, is_masked: Tensor, *, carry_over: bool) -> Tensor:
     """log p of each candidate (B, K, L) of sequences that are masked at `is_masked` (B, L): (B, K) float64.
 
     The sum is over all positions or, with `carry_over`, over the masked ones. Of our own models then nothing after the

@@ -53,7 +53,13 @@ class Setting:
         """The method with everything but its steps: what one line of a plot is named after."""
         if self.method.energy is None:
             return self.method.label
-        return f"{self.method.label}, k={self.config.candidates}, w={self.config.window:g}"
+        return f"{self.name}, k={self.config.candidates}, w={self.config.window:g}"
+
+    @property
+    def name(self) -> str:
+        """The method and its kind of importance sampling."""
+        R = self.config.completions if self.method.energy is not None else 0
+        return f"{self.method.label} reveal-first" + (f" R={R}" if R > 1 else "") if R else self.method.label
 
     @property
     def steps(self) -> int | None:
@@ -69,7 +75,8 @@ class Setting:
         """Roughly the network passes of one sample, to foretell how long the rest will take."""
         if self.steps is None:
             return self.config.length or self.method.model.length
-        passes = self.config.candidates * self.method.energy.num_passes if self.method.energy else 0
+        scored = self.config.candidates * max(1, self.config.completions)
+        passes = scored * self.method.energy.num_passes if self.method.energy else 0
         return self.steps * (1 + self.config.window * passes)
 
     def identity(self, method: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -78,21 +85,22 @@ class Setting:
         for name in ("batch_size", "first"):
             settings.pop(name)
         unused = ["steps"] if self.steps is None else []
-        unused += ["candidates", "window", "weight_temperature"] if self.method.energy is None else []
+        unused += ["candidates", "completions", "window", "weight_temperature"] if self.method.energy is None else []
         return (method or self.method.identity()) | {k: v for k, v in settings.items() if k not in unused}
 
 
 def make_grid(
     methods: Sequence[Method], steps: Sequence[int], candidates: Sequence[int], windows: Sequence[float],
-    base: SampleConfig,
+    base: SampleConfig, completions: Sequence[int] = (0,),
 ) -> list[Setting]:  # fmt: skip
     """All settings: every method with every number of steps; candidates and window only where there is an energy."""
     grid = []
     for method in methods:
         some_steps = [base.steps] if method.is_causal else steps
-        choices = product(candidates, windows) if method.energy is not None else [(base.candidates, base.window)]
-        for (k, w), T in product(choices, some_steps):
-            grid.append(Setting(method, replace(base, steps=T, candidates=k, window=w)))
+        unused = [(0, base.candidates, base.window)]
+        choices = product(completions, candidates, windows) if method.energy is not None else unused
+        for (R, k, w), T in product(choices, some_steps):
+            grid.append(Setting(method, replace(base, steps=T, candidates=k, completions=R, window=w)))
     return grid
 
 

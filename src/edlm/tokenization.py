@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, final
 
@@ -63,6 +63,9 @@ class Tokenizer(Protocol):
     def decode(self, ids: Ids) -> str:
         """The text of `ids`, special tokens spelled out."""
 
+    def tokens(self) -> list[str]:
+        """How the vocabulary spells each id; empty for an id that it leaves out."""
+
     def save(self, folder: Path | str) -> None:
         """Write tokenizer.json and tokenizer_config.json, enough for `load_tokenizer(folder)`."""
 
@@ -93,6 +96,9 @@ class CharacterTokenizer:
     def decode(self, ids: Ids) -> str:
         ids = _checked(ids, self.vocab_size)
         return self._symbols[ids].tobytes().decode("ascii")
+
+    def tokens(self) -> list[str]:
+        return list(CHARACTERS)
 
     def save(self, folder: Path | str) -> None:
         from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -132,7 +138,8 @@ class BPETokenizer:
         self._known_characters: set[str] = set()
 
     def encode(self, text: str) -> np.ndarray:
-        self._require_known(text)
+        remedy = "remove it or use a byte-level tokenizer such as bpe:4096"
+        require_known(text, self._known_characters, self._loses, remedy)
         # The batch call releases the interpreter's lock and computes no offsets: threads scale, memory stays low.
         encoding = self._inner.encode_batch_fast([text], add_special_tokens=False)[0]
         return np.asarray(encoding.ids, dtype=np.uint32)
@@ -141,17 +148,12 @@ class BPETokenizer:
         ids = _checked(ids, self.vocab_size)
         return str(self._inner.decode(ids.tolist(), skip_special_tokens=False))
 
+    def tokens(self) -> list[str]:
+        return [self._inner.id_to_token(id) or "" for id in range(self.vocab_size)]
+
     def save(self, folder: Path | str) -> None:
         settings = {"edlm_kind": "bpe", "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": self.eos}
         _write(folder, self._inner, settings)
-
-    def _require_known(self, text: str) -> None:
-        """Some vocabularies drop unknown characters without a word; each new character is tried once on its own."""
-        new = set(text) - self._known_characters
-        if lost := {character for character in new if self._loses(character)}:
-            position = next(index for index, character in enumerate(text) if character in lost)
-            raise TextError(text[position], position, "remove it or use a byte-level tokenizer such as bpe:4096")
-        self._known_characters |= new
 
     def _loses(self, character: str) -> bool:
         if "\ud800" <= character <= "\udfff":
@@ -178,6 +180,18 @@ class BPETokenizer:
         from tokenizers import Tokenizer
 
         self.__init__(Tokenizer.from_str(state["json"]), state["eos"])
+
+
+def require_known(text: str, known: set[str], loses: Callable[[str], bool], remedy: str) -> None:
+    """Refuse text with a character that a tokenizer `loses`; each new one is tried once on its own, then `known`.
+
+    Some vocabularies drop what they do not know without a word.
+    """
+    new = set(text) - known
+    if lost := {character for character in new if loses(character)}:
+        position = next(index for index, character in enumerate(text) if character in lost)
+        raise TextError(text[position], position, remedy)
+    known |= new
 
 
 def normalise_text8(text: str) -> str:

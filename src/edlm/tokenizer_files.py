@@ -1,4 +1,4 @@
-"""Finding and reading tokenizers: our own folders, Hugging Face's, GPT-2's original files, or the hub by name."""
+"""Finding and reading tokenizers: our own folders, Hugging Face's, GPT-2's and llama2.c's files, or the hub by name."""
 
 import difflib
 import json
@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edlm.errors import UserError
+from edlm.llama2c_tokenizer import read_llama2c_tokenizer
 from edlm.tokenization import BPETokenizer, CharacterTokenizer, Tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
 
-CHOICES = "characters, bpe:SIZE, a folder or tokenizer.json, or a name on the hub such as openai-community/gpt2"
+CHOICES = "characters, bpe:SIZE, a folder, tokenizer.json or tok*.bin, or a hub name such as openai-community/gpt2"
 GPT2_FILES = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 GPT2 = "openai-community/gpt2"
 SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json")
@@ -30,6 +31,8 @@ def load_tokenizer(spec: str) -> Tokenizer:
     path = Path(spec).expanduser()
     if path.is_dir():
         return _from_folder(path)
+    if path.is_file() and path.suffix == ".bin":
+        return BPETokenizer(read_llama2c_tokenizer(path))
     if path.is_file():
         inner = _read_tokenizer(path)
         return BPETokenizer(inner, _eos_of(path.parent, inner))
@@ -115,17 +118,12 @@ def _eos_of(folder: Path, inner: "tokenizers.Tokenizer") -> str | None:
 def _from_hub(spec: str) -> Tokenizer:
     """Only the tokenizer's files are fetched; a copy in the local cache serves without a network."""
     _refuse_what_cannot_be_a_hub_name(spec)
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
+    from edlm.hub import fetch
 
     try:
-        return _from_folder(Path(snapshot_download(spec, allow_patterns=HUB_FILES, etag_timeout=10)))
-    except RepositoryNotFoundError as error:
-        raise UserError(f"no tokenizer {spec!r} on the hub; choose {CHOICES}") from error
-    except (LocalEntryNotFoundError, OSError) as error:
-        raise UserError(
-            f"tokenizer {spec!r} is no local path and the hub cannot be reached; connect, or choose {CHOICES}"
-        ) from error
+        return _from_folder(fetch(spec, HUB_FILES))
+    except UserError as error:
+        raise UserError(f"tokenizer {spec!r} is no local path, and {error}; or choose {CHOICES}") from error
 
 
 def _refuse_what_cannot_be_a_hub_name(spec: str) -> None:

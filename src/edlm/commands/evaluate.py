@@ -48,11 +48,11 @@ def likelihood(
     Parameters
     ----------
     denoiser
-        Folder, built-in name or hub name of a denoiser; a training run's folder will do.
+        Folder, built-in name or hub name of a denoiser or a masked language model; a training run's folder will do.
     ar
         Folder, built-in name or hub name of an autoregressive model, instead of a denoiser; beside one in a sweep.
     energy
-        What corrects the denoiser, as in `edlm sample`: ar:DIR, coar:DIR, nce:DIR or a weighted sum. A sweep takes
+        What corrects the denoiser, as in `edlm sample`: ar:NAME, coar:NAME, nce:NAME or a weighted sum. A sweep takes
         several.
     candidates
         k: candidates of a step, of which the energy chooses one; 'ideal' for the limit of many. A sweep takes a list,
@@ -73,7 +73,7 @@ def likelihood(
         return run_sweep(denoiser, ar, specs, grid, held_out, work, out=out, device=device, json=json)
     require_one_model(denoiser, ar)
     if len(specs) > 1:
-        raise UserError("one energy at a time, or a sum such as 'ar:DIR + nce:DIR'; several need --sweep steps=...")
+        raise UserError("one energy at a time, or a sum such as 'ar:NAME + nce:NAME'; several need --sweep steps=...")
     if specs and ar:
         raise UserError("an energy corrects a denoiser; an autoregressive model needs none")
     config = replace(settings, candidates=one_number_of_candidates(candidates))

@@ -54,14 +54,14 @@ def export(
         Print the record as JSON.
     """
     from edlm.commands.output import print_json
-    from edlm.models.load import choose_device, load_model
+    from edlm.models.load import choose_device, load_own
     from edlm.models.pretrained import find_folder
     from edlm.training import export as exporting
     from edlm.training.record import read_record
 
     exporting.require_free(out)
     folder = find_folder(run)
-    model = load_model(folder).to(choose_device(device))
+    model = load_own(folder).to(choose_device(device))
     record = judged_with(read_record(folder, model.length), denoiser)
     with evaluator(work) as measuring:
         if measuring.world.size > 1:

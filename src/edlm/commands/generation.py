@@ -30,6 +30,7 @@ def generation(
     steps: str = "16,64",
     candidates: str = "2",
     window: str = "1",
+    completions: str = "0",
     held_out: Annotated[HeldOut, Parameter(name="*")] = HeldOut(),
     features: str = "ngrams",
     length: int | None = None,
@@ -54,7 +55,7 @@ def generation(
     ar
         Folder, built-in name or hub name of an autoregressive model to compare with.
     oracle
-        Who judges the samples: ar:DIR, hf:NAME_OR_DIR, gguf:FILE or smollm2; repeat the flag for several.
+        Who judges the samples: smollm2, or ar:NAME, any causal language model as in --energy; repeat it for several.
     num
         Samples per setting.
     steps
@@ -63,6 +64,8 @@ def generation(
         k, as a list such as 2,8.
     window
         w, as a list such as 0.2,1.
+    completions
+        0 for the paper's Algorithm 1, R of at least 1 for reveal-first importance sampling; a list such as 0,1.
     features
         What texts are compared by: ngrams (of characters), or one of the oracles hf:, gguf: and smollm2.
     length
@@ -84,6 +87,9 @@ def generation(
         raise UserError(f"--num must be at least 1, got {num}")
     base = SampleConfig(length=length, temperature=temperature, seed=seed, batch_size=batch_size)
     axes = numbers("--steps", steps, int), numbers("--candidates", candidates, int), numbers("--window", window, float)
+    shared = numbers("--completions", completions, int)
+    for R in shared:
+        replace(base, completions=R)
     for T, k, w in ((T, k, w) for T in axes[0] for k in axes[1] for w in axes[2]):
         replace(base, steps=T, candidates=k, window=w)  # refuses what cannot be sampled with, before anything is loaded
     require_extras(oracle, held_out.data, out)
@@ -103,7 +109,7 @@ def generation(
         texts, about_data = setup.held_out_texts(denoiser, methods[0], held_out, num, length)
     oracles = setup.load_oracles(oracle, methods[0], batch_size)
     embedder = setup.choose_features(features, oracles)
-    grid = make_grid(methods, *axes, base)
+    grid = make_grid(methods, *axes, base, shared)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder:
         rows = run(grid, oracles, num, Path(folder), held_out=texts, features=embedder, progress=setup.progress)
     names = {"denoiser": denoiser, "ar": ar or None, "data": about_data}

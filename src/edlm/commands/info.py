@@ -51,11 +51,16 @@ def describe_builtin() -> dict[str, str]:
 
 
 def describe_model(name: str) -> dict[str, Any]:
+    from edlm.models.causal_lm import CausalLM
     from edlm.models.load import load_model
+    from edlm.models.masked_lm import MaskedLM
 
     model = load_model(name)
     tokenizer = model.tokenizer
     report: dict[str, Any] = {"type": model.model_type, "parameters": f"{sum(p.numel() for p in model.parameters()):,}"}
-    report |= vars(model.config.transformer)
-    report |= {key: value for key, value in vars(model.config).items() if key != "transformer"}
+    if isinstance(model, MaskedLM | CausalLM):
+        report |= {"vocab_size": model.vocab_size, "length": model.length} | model.describe()
+    else:
+        report |= vars(model.config.transformer)
+        report |= {key: value for key, value in vars(model.config).items() if key != "transformer"}
     return report | {"tokenizer": f"{tokenizer.vocab_size} tokens, per {tokenizer.unit}" if tokenizer else "none"}

@@ -40,11 +40,12 @@ def sample(
     Parameters
     ----------
     denoiser
-        Folder, built-in name or hub name of a denoiser; a training run's folder will do.
+        Folder, built-in name or hub name of a denoiser or a masked language model; a training run's folder will do.
     ar
         Folder, built-in name or hub name of an autoregressive model, instead of a denoiser.
     energy
-        What corrects the denoiser: ar:DIR, coar:DIR or nce:DIR, or a weighted sum such as 'ar:DIR + 0.5*nce:DIR'.
+        What corrects the denoiser: ar:NAME, coar:NAME or nce:NAME, or a weighted sum such as 'ar:NAME + 0.5*nce:NAME'.
+        NAME of ar and coar is a folder, file, built-in or hub name of any causal language model, such as gpt2.
     num
         Number of sequences.
     prompt

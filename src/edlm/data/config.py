@@ -78,6 +78,9 @@ class DataConfig:
     wrap_eos: bool = False
     """Start and end every block with the end-of-document token, as MDLM does on OpenWebText; length - 2 tokens of text remain."""  # noqa: E501
 
+    mark_documents: bool = True
+    """Follow every document by the end-of-document token, where there is one; without, one document runs on into the next."""  # noqa: E501
+
     normalise: bool = False
     """Map text to a-z and space before the character tokenizer: lower case, digits spelled out, the rest a space."""
 

@@ -79,7 +79,7 @@ class Corpus:
         }
 
     def _special_tokens(self) -> str:
-        if self.tokenizer.eos_id is None:
+        if self.tokenizer.eos_id is None or not self.config.mark_documents:
             return "none"
         wrapped = "; every block starts and ends with it" if self.config.wrap_eos else ""
         return f"id {self.tokenizer.eos_id} after every document{wrapped}"
@@ -127,7 +127,7 @@ def _packed(
 ) -> Packed:
     """The tokens of a source. Splits, block length and workers are not part of the key: they do not change the file."""
     normalise = tokenizer.unit == "character" and (config.normalise or source.normalise_characters)
-    encoder = Encoder(tokenizer, normalise)
+    encoder = Encoder(tokenizer, normalise, config.mark_documents)
     key = key_of(
         {
             "format": FORMAT,
@@ -135,6 +135,7 @@ def _packed(
             "tokenizer": tokenizer.fingerprint,
             "normalise": normalise,
             "limit": limit,
+            **({} if config.mark_documents else {"marks": False}),  # no key by default: older caches stay good
         }
     )
 
@@ -162,7 +163,7 @@ def _tokenizer(
         )
     if config.wrap_eos and is_character:
         raise UserError("wrap_eos needs a tokenizer with an end-of-document token; characters have none")
-    if tokenizer.eos_id is None and not is_character:
+    if tokenizer.eos_id is None and config.mark_documents and not is_character:
         raise UserError(f"tokenizer {config.tokenizer!r} has no end-of-document token; set eos_token in its config")
     return tokenizer
 

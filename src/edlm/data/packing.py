@@ -1,7 +1,8 @@
 """From documents to one flat file of tokens.
 
-Every document is followed by the end token where the tokenizer has one. Character documents have none: they are joined
-by one space, so that words do not run together. The workers are threads; order, and so the file, do not depend on them.
+Every document is followed by the end token where the tokenizer has one. Character documents have none, and others may
+go without: they are joined by one space, so that words do not run together. The workers are threads; order, and so the
+file, do not depend on them.
 """
 
 import hashlib
@@ -38,6 +39,12 @@ class Encoder:
 
     tokenizer: Tokenizer
     normalise: bool = False
+    marks_documents: bool = True
+
+    @property
+    def end_id(self) -> int | None:
+        """What follows every document, if anything does."""
+        return self.tokenizer.eos_id if self.marks_documents else None
 
     def encode_batch(self, pieces: list[Piece]) -> tuple[np.ndarray, np.ndarray]:
         """The ids of all pieces, and where within them documents end."""
@@ -52,8 +59,8 @@ class Encoder:
         except TextError as error:
             position = piece.offset + error.position
             raise TextError(error.character, position, error.remedy, where=piece.where) from error
-        if self.tokenizer.eos_id is not None:
-            return np.append(ids, np.uint32(self.tokenizer.eos_id)) if piece.is_last else ids
+        if self.end_id is not None:
+            return np.append(ids, np.uint32(self.end_id)) if piece.is_last else ids
         joins_words = piece.is_first or self.normalise  # normalising strips the space at a cut
         return np.append(self.tokenizer.encode(" "), ids) if joins_words and len(ids) else ids
 
@@ -65,7 +72,9 @@ def pack(
     dtype = np.min_scalar_type(encoder.tokenizer.vocab_size)
     pieces = _noticing_marks(first_documents(source.pieces(), limit), encoder.tokenizer)
     with (folder / TOKENS).open("wb") as tokens, (folder / DOCUMENTS).open("wb") as documents:
-        writer = _Writer(tokens, documents, dtype, skip=1 if encoder.tokenizer.eos_id is None else 0)
+        writer = _Writer(
+            tokens, documents, dtype, skip=0 if encoder.end_id is not None else len(encoder.tokenizer.encode(" "))
+        )
         with progress_bar(source, progress) as bar:
             for ids, ends, done in _encoded(pieces, encoder, num_workers or os.cpu_count() or 1):
                 writer.write(ids, ends)

@@ -4,7 +4,7 @@ Legend: B batch, L positions, V vocabulary.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,15 @@ from edlm.models.pretrained import PretrainedModel
 from edlm.models.transformer import Cache, Transformer, TransformerConfig
 from edlm.tokenization import Tokenizer
 from edlm.vocabulary import token_log_probs
+
+
+class CausalLike(Protocol):
+    """What energies and bounds ask of a causal model."""
+
+    vocab_size: int
+    length: int
+
+    def __call__(self, x0: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,7 @@ class Autoregressive(PretrainedModel):
         super().__init__(config, tokenizer)
         self.transformer = Transformer(config.transformer, causal=True)
         self.vocab_size, self.start_id = config.transformer.vocab_size, config.transformer.mask_id
-        self.length = config.transformer.length
+        self.mask_id, self.length = config.transformer.mask_id, config.transformer.length
 
     def forward(
         self, x0: Tensor, where: Tensor | None = None, *, cache: Cache | None = None, previous: Tensor | None = None
@@ -57,5 +66,9 @@ class Autoregressive(PretrainedModel):
 
     def next_log_probs(self, tokens: Tensor, cache: Cache) -> Tensor:
         """log p(. | all tokens so far) after reading `tokens` (B, l) behind what `cache` holds: (B, V)."""
-        hidden = self.transformer(tokens, cache=cache)[:, -1]
+        return self.following_log_probs(tokens, cache, 1)[:, 0]
+
+    def following_log_probs(self, tokens: Tensor, cache: Cache, num: int) -> Tensor:
+        """The same after each of the last `num` of `tokens` (B, l): (B, num, V)."""
+        hidden = self.transformer(tokens, cache=cache)[:, -num:]
         return F.log_softmax(self.transformer.head(hidden).float(), dim=-1)

@@ -38,6 +38,8 @@ class Denoiser(PretrainedModel):
 
     model_type: ClassVar[str] = "edlm-denoiser"
     config_class: ClassVar[type] = DenoiserConfig
+    never: ClassVar[tuple[int, ...]] = ()
+    """Ids that get no mass: here none."""
 
     def __init__(self, config: DenoiserConfig, tokenizer: Tokenizer | None = None) -> None:
         super().__init__(config, tokenizer)

@@ -1,4 +1,4 @@
-"""Load a model by folder, file, built-in name or hub name, whichever kind it is."""
+"""Load a model by folder, file, built-in name or hub name, whichever kind it is, ours or from elsewhere."""
 
 from pathlib import Path
 from typing import TypeVar
@@ -7,10 +7,18 @@ import torch
 
 from edlm.errors import UserError
 from edlm.models.autoregressive import Autoregressive
+from edlm.models.causal_files import FILES, SMOLLM2, load_causal
+from edlm.models.causal_lm import CausalLM
 from edlm.models.denoiser import Denoiser
 from edlm.models.energy_network import EnergyNetwork
-from edlm.models.mdlm_files import is_public, load_public
-from edlm.models.pretrained import find_folder, read_config
+from edlm.models.masked_files import PREFIX, load_masked
+from edlm.models.masked_lm import AnyDenoiser, MaskedLM
+from edlm.models.mdlm_files import find_model, is_public, load_public
+from edlm.models.naming import parse_name
+from edlm.models.pretrained import read_config
+from edlm.models.transformers_files import is_causal_model, is_masked_model
+
+AnyModel = Denoiser | Autoregressive | EnergyNetwork | MaskedLM | CausalLM
 
 KINDS: dict[str, type[Denoiser] | type[Autoregressive] | type[EnergyNetwork]] = {
     Denoiser.model_type: Denoiser,
@@ -20,42 +28,55 @@ KINDS: dict[str, type[Denoiser] | type[Autoregressive] | type[EnergyNetwork]] = 
 Model = TypeVar("Model", Denoiser, Autoregressive)
 
 
-def load_model(name: str | Path, *, revision: str | None = None) -> Denoiser | Autoregressive | EnergyNetwork:
-    """The model in a folder, a built-in one, or one in a hub repository, in eval mode, float32, on the CPU.
+def load_model(name: str | Path, *, revision: str | None = None) -> AnyModel:
+    """The model in a folder, a file or a hub repository, or a built-in one, in eval mode, on the CPU.
 
-    Public MDLM folders and checkpoint files are converted on the way.
+    What it is stands in its config.json; mlm: in front says that it is a masked language model. Ours are float32, and
+    so are public MDLM checkpoints, which are converted on the way.
     """
-    path = find_model(name, revision=revision)
+    if str(name).startswith(PREFIX):
+        return load_masked(name, revision=revision)
+    plain = parse_name(name)
+    if plain.name.endswith(FILES) or plain.name == SMOLLM2:
+        return load_causal(name, revision=revision)
+    path = find_model(plain.name, revision=revision)
     if is_public(path):
+        plain.require_plain()
         return load_public(path)
-    kind = read_config(path).get("model_type")
-    if kind not in KINDS:
-        raise UserError(f"{path} holds a model of type {kind!r}; known types are {', '.join(KINDS)}, and mdlm")
-    return KINDS[kind].from_pretrained(path)
+    config = read_config(path)
+    kind = config.get("model_type")
+    if kind in KINDS:
+        plain.require_plain()
+        return KINDS[kind].from_pretrained(path)
+    if is_masked_model(config):
+        return load_masked(name, revision=revision)
+    if is_causal_model(config):
+        return load_causal(name, revision=revision)
+    remedy = f"known types are {', '.join(KINDS)}, mdlm, and the masked and causal models of transformers"
+    raise UserError(f"{path} holds a model of type {kind!r}; {remedy}; is it a masked one, write {PREFIX}{name}")
 
 
 def load_as(kind: type[Model], name: str | Path) -> Model:
-    """The model of that name, refused if it is of another kind."""
-    path = find_model(name)
-    if not is_public(path):
-        return kind.from_pretrained(path)
-    model = load_public(path)
+    """The model of ours of that name, refused if it is of another kind."""
+    model = load_own(name)
     if not isinstance(model, kind):
         raise UserError(f"{name} holds a model of type {model.model_type!r}, expected {kind.model_type!r}")
     return model
 
 
-def find_model(name: str | Path, *, revision: str | None = None) -> Path:
-    """The checkpoint file of that name, or the folder of the model of that name."""
-    folder, file = find_folder(name, revision=revision), Path(name).expanduser()
-    return file if file.is_file() else folder
+def load_own(name: str | Path) -> Denoiser | Autoregressive | EnergyNetwork:
+    """A model of ours, for what only ours can do, such as training."""
+    model = load_model(name)
+    if isinstance(model, MaskedLM | CausalLM):
+        raise UserError(f"{name} is a model from elsewhere; only a model of edlm will do here")
+    return model
 
 
-def load_named(denoiser: str, ar: str, device: str = "auto") -> Denoiser | Autoregressive:
+def load_named(denoiser: str, ar: str, device: str = "auto") -> AnyDenoiser | Autoregressive:
     """The one model that was named, refused if it is of the other kind, on the device."""
     model = load_model(denoiser or ar)
-    if not isinstance(model, Denoiser if denoiser else Autoregressive):
-        remedy = f"--denoiser takes the type {Denoiser.model_type}, --ar {Autoregressive.model_type}"
+    if isinstance(model, EnergyNetwork | CausalLM) or isinstance(model, Autoregressive) != bool(ar):
+        remedy = f"--denoiser takes {Denoiser.model_type} or a masked model, --ar {Autoregressive.model_type}"
         raise UserError(f"{denoiser or ar} holds a model of type {model.model_type}; {remedy}")
     return model.to(choose_device(device))
 

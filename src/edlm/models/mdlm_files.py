@@ -11,7 +11,7 @@ from edlm.models.autoregressive import Autoregressive
 from edlm.models.denoiser import Denoiser
 from edlm.models.mdlm import FREQUENCIES, SIZES, PublicModel, measure, to_model
 from edlm.models.pickled import lookup, read_checkpoint, require_tensors
-from edlm.models.pretrained import WEIGHTS, read_config, read_weights
+from edlm.models.pretrained import WEIGHTS, find_folder, read_config, read_weights
 from edlm.tokenization import Tokenizer
 from edlm.tokenizer_files import GPT2, holds_tokenizer, load_tokenizer
 
@@ -19,6 +19,12 @@ MODEL_TYPE = "mdlm"
 GPT2_TOKENS = 50_257
 MASK_INSIDE = ("bert-base-uncased", "text8")
 """Tokenizers of the public code whose mask is one of their own tokens instead of one more."""
+
+
+def find_model(name: str | Path, *, revision: str | None = None) -> Path:
+    """The checkpoint file of that name, or the folder of the model of that name."""
+    folder, file = find_folder(name, revision=revision), Path(name).expanduser()
+    return file if file.is_file() else folder
 
 
 def is_public(path: Path) -> bool:

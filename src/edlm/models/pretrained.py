@@ -2,12 +2,13 @@
 
 import hashlib
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin, snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub import PyTorchModelHubMixin
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -15,11 +16,14 @@ from torch import Tensor, nn
 from edlm._version import __version__
 from edlm.config import from_dict, to_dict
 from edlm.errors import UserError
+from edlm.hub import fetch
 from edlm.models.builtin import builtin_folder, builtin_names
 from edlm.tokenization import Tokenizer
 from edlm.tokenizer_files import load_tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 CHECKPOINT_FILES = (".ckpt", ".pt", ".pth")
 """Endings of files in which other programs keep a model."""
 
@@ -75,7 +79,7 @@ class PretrainedModel(nn.Module, PyTorchModelHubMixin, library_name="edlm"):
             )
 
 
-def find_folder(name: str | Path, *, revision: str | None = None) -> Path:
+def find_folder(name: str | Path, *, revision: str | None = None, patterns: Sequence[str] = HUB_FILES) -> Path:
     """The folder of a model: `name` itself, a training run's model, a built-in one, or a download from the hub.
 
     Of a checkpoint file it is the folder that the file is in.
@@ -89,18 +93,16 @@ def find_folder(name: str | Path, *, revision: str | None = None) -> Path:
         if not path.is_file():
             raise UserError(f"there is no checkpoint file {name}; check the name")
         return path.parent
-    if "/" not in str(name):
-        known = ", ".join(builtin_names())
-        raise UserError(f"no model called {name}: there is no such folder here, and built-in are {known}")
-    if path.exists() or str(name).count("/") != 1 or str(name).startswith((".", "/", "~")):
+    can_be_on_hub = HUB_NAME.fullmatch(str(name)) and not path.exists()
+    if "/" in str(name) and not can_be_on_hub:
         raise UserError(f"no model folder at {name}; expected a folder with {CONFIG} and {WEIGHTS}")
+    known = "" if "/" in str(name) else f"; built-in are {', '.join(builtin_names())}"
+    if not can_be_on_hub:
+        raise UserError(f"no model called {name}: there is no such folder here{known}")
     try:
-        return Path(
-            snapshot_download(str(name), revision=revision, allow_patterns=["*.json", "*.safetensors", "*.txt"])
-        )
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"no folder {name}, and no model of that name could be had from the hub: {reason}") from error
+        return fetch(str(name), patterns, revision=revision)
+    except UserError as error:
+        raise UserError(f"no model called {name}: there is no such folder here, and {error}{known}") from error
 
 
 def _in_run(path: Path) -> Path:

@@ -94,6 +94,10 @@ class Cache:
         """Positions read by a layer."""
         return self._lengths[layer] if layer < len(self._lengths) else 0
 
+    def forget(self, length: int) -> None:
+        """Go back to when only the first `length` positions had been read."""
+        self._lengths = [min(length, n) for n in self._lengths]
+
     def select(self, rows: Tensor) -> "Cache":
         """A copy for some rows of the batch, which may repeat."""
         copy = Cache()

@@ -22,8 +22,8 @@ from edlm.generation_report import show
 from edlm.importance import energy_ess
 from edlm.masking import corrupt
 from edlm.metrics import Estimate, estimate
-from edlm.models.denoiser import Denoiser
 from edlm.models.load import load_named
+from edlm.models.masked_lm import AnyDenoiser
 from edlm.nce import contrast, diagnostics
 from edlm.randomness import make_generator, rand
 from edlm.reports import Report, markdown_table
@@ -82,7 +82,7 @@ def energies_of(stage: Stage) -> list[str]:
     return specs
 
 
-def make_score(denoiser: Denoiser, energy: Energy, t: float, settings: Energies) -> Score:
+def make_score(denoiser: AnyDenoiser, energy: Energy, t: float, settings: Energies) -> Score:
     """The quantities of each block, masked to time t. Every energy sees the same masks and the same drawn texts."""
 
     def measure(x0: Tensor, index: Sequence[int]) -> Tensor:

@@ -7,6 +7,9 @@ from typing import Any
 
 from edlm.errors import UserError
 from edlm.evaluator import HeldOut
+from edlm.models.causal_files import FILES
+from edlm.models.masked_files import PREFIX
+from edlm.models.naming import parse_name
 from edlm.models.pretrained import find_folder
 from edlm.paper_figures import REMARK, SOURCE
 from edlm.reports import Report, write_report
@@ -55,11 +58,13 @@ def _choose(key: str, typed: str | None, default: str, absent: dict[str, str]) -
     if name in ("", NONE):
         absent[key] = f"no {flag}" if name else f"name one with {flag}"
         return ""
-    kind, colon, rest = name.partition(":")
-    if key == "oracle" and (kind != "ar" or not colon):
+    own = name.removeprefix("ar:") if key == "oracle" else name
+    if own.startswith(PREFIX) or (key == "oracle" and own == name):
         return name  # from elsewhere: loading it says whether it can be had
+    plain = parse_name(own).name
     try:
-        find_folder(rest if key == "oracle" else name)
+        if not plain.endswith(FILES):
+            find_folder(plain)
     except UserError as error:
         if typed:
             raise

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from edlm import causal_sampler, sampler
 from edlm.causal_sampler import Reading
-from edlm.importance import ImportanceSampling
+from edlm.generation import require_denoiser
+from edlm.importance import ImportanceSampling, make_importance
 from edlm.models.autoregressive import Autoregressive
-from edlm.models.denoiser import Denoiser
 from edlm.randomness import make_generator
 from edlm.sampler import State
 from edlm.schedule import uniform_times
@@ -66,8 +66,7 @@ class DiffusionBatch:
     is_open = True
 
     def __init__(self, like: Task) -> None:
-        assert isinstance(like.model.model, Denoiser)
-        self._denoiser, self._temperature = like.model.model, like.settings.temperature
+        self._denoiser, self._temperature = require_denoiser(like.model.model), like.settings.temperature
         self._importance = importance_of(like)
         self._tasks: list[Task] = []
         self._steps: list[int] = []
@@ -147,7 +146,8 @@ def importance_of(task: Task) -> ImportanceSampling | None:
     settings = task.settings
     if settings.energy is None:
         return None
-    return ImportanceSampling(task.model.energies[settings.energy], settings.candidates, settings.window)
+    energy = task.model.energies[settings.energy]
+    return make_importance(energy, settings.candidates, settings.window, completions=settings.completions)
 
 
 def init_rows(tasks: Sequence[Task], length: int) -> State:

@@ -8,10 +8,10 @@ from pathlib import Path
 from edlm.energy import Energy, identity_of
 from edlm.energy_spec import load_energy
 from edlm.errors import UserError
-from edlm.generation import Model, require_tokenizer
+from edlm.generation import Model, require_denoiser, require_tokenizer
 from edlm.models.autoregressive import Autoregressive
-from edlm.models.denoiser import Denoiser
 from edlm.models.load import load_named
+from edlm.models.masked_lm import AnyDenoiser
 from edlm.tokenization import Tokenizer
 
 ALIAS = re.compile(r"([\w.-]+)=(.+)")
@@ -32,7 +32,7 @@ class ServedModel:
 
     @property
     def mask_id(self) -> int:
-        return self.model.config.transformer.mask_id
+        return self.model.mask_id
 
     @property
     def is_causal(self) -> bool:
@@ -50,8 +50,7 @@ def load_catalogue(denoiser: str, ar: str, energies: Sequence[str], device: str 
         raise UserError("--energy corrects a denoiser; name one with --denoiser, or leave it out")
     served = []
     if denoiser:
-        model = load_named(denoiser, "", device)
-        assert isinstance(model, Denoiser)
+        model = require_denoiser(load_named(denoiser, "", device))
         served.append(serve_model(denoiser, model, load_energies(energies, model)))
     if ar:
         served.append(serve_model(ar, load_named("", ar, device), {}))
@@ -68,7 +67,7 @@ def serve_model(name: str, model: Model, energies: Mapping[str, Energy]) -> Serv
     return ServedModel(folder.resolve().name if folder.exists() else name, model, energies, f"edlm-{hashes[:16]}")
 
 
-def load_energies(specs: Sequence[str], denoiser: Denoiser) -> dict[str, Energy]:
+def load_energies(specs: Sequence[str], denoiser: AnyDenoiser) -> dict[str, Energy]:
     """Energies by name: SPEC is called what it says, NAME=SPEC is called NAME."""
     loaded: dict[str, Energy] = {}
     for spec in specs:

@@ -110,13 +110,12 @@ class Job:
 
     def _drawn(self) -> Drawn:
         task = self._order.tasks[0]
-        settings, length = task.settings, max(len(task.fixed) for task in self._order.tasks)
-        has_energy = settings.energy is not None
-        return Drawn(
-            seed=task.seed, steps=None if task.model.is_causal else task.steps, energy=settings.energy,
-            candidates=settings.candidates if has_energy else None, window=settings.window if has_energy else None,
-            length=length,
-        )  # fmt: skip
+        about = dict.fromkeys(("energy", "candidates", "window", "completions"))
+        if task.settings.energy is not None:
+            about |= {name: getattr(task.settings, name) for name in about}
+        steps = None if task.model.is_causal else task.steps
+        length = max(len(task.fixed) for task in self._order.tasks)
+        return Drawn.model_validate(about | {"seed": task.seed, "steps": steps, "length": length})
 
 
 class JobStream(StreamingResponse):

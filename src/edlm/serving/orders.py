@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from edlm.errors import UserError
 from edlm.serving.catalogue import Catalogue, ServedModel
 from edlm.serving.config import ServeConfig
 from edlm.serving.problems import RequestError, UnknownModelError
@@ -27,6 +28,7 @@ class Settings:
     energy: str | None = None
     candidates: int = 1
     window: float = 1.0
+    completions: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,21 +101,23 @@ def find_model(name: str, catalogue: Catalogue) -> ServedModel:
 def choose_settings(request: CompletionRequest, model: ServedModel, config: ServeConfig) -> tuple[Settings, int]:
     """Settings and number of steps. Without an energy, candidates and window mean nothing, and are not part of them."""
     if model.is_causal:
-        for name in ("steps", "energy", "candidates", "window", "suffix"):
+        for name in ("steps", "energy", "candidates", "window", "completions", "suffix"):
             if getattr(request, name) not in (None, "", NONE):
                 raise RequestError(f"{name} needs a denoiser, and {model.id} writes left to right", param=name)
         return Settings(request.temperature), request.max_tokens
     steps = config.steps if request.steps is None else request.steps
     at_most("steps", steps, config.max_steps)
     candidates = 2 if request.candidates is None else request.candidates
-    at_most("candidates", candidates, config.max_candidates)
+    completions = request.completions or 0
+    scored = "candidates times completions" if completions else ""
+    at_most("candidates", candidates * max(1, completions), config.max_candidates, scored)
     if request.energy in (None, NONE):
         return Settings(request.temperature), steps
     if request.energy not in model.energies:
         known = ", ".join([NONE, *model.energies])
         raise RequestError(f"no energy {request.energy[:100]!r} here; choose from {known}", param="energy")
     window = 1.0 if request.window is None else request.window
-    return Settings(request.temperature, request.energy, candidates, window), steps
+    return Settings(request.temperature, request.energy, candidates, window, completions), steps
 
 
 def check_counts(request: CompletionRequest, config: ServeConfig) -> None:
@@ -148,6 +152,8 @@ def encode(text: str, name: str, model: ServedModel) -> np.ndarray:
             remedy = 'keep to a-z and space, or send "normalise": true'
         problem = TextError(error.character, error.position, remedy, where=f"the {name}")
         raise RequestError(str(problem), param=name) from error
+    except UserError as error:
+        raise RequestError(f"{name}: {error}", param=name) from error
 
 
 def lay_out(prompt: np.ndarray, suffix: np.ndarray, num_tokens: int, model: ServedModel, config: ServeConfig) -> Tensor:

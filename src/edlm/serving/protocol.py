@@ -40,6 +40,8 @@ class CompletionRequest(BaseModel):
     """Completions drawn in a step, of which the energy chooses one; 2 by default."""
     window: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
     """The energy is used while t >= 1 - window; 1 by default."""
+    completions: int | None = Field(None, ge=0)
+    """1 or more weighs candidates for what a step reveals, each with so many completions; 0 by default."""
     normalise: bool | None = None
     """Bring prompt and suffix into the 27 characters of text8; by default the server's setting."""
     stream_steps: bool = False
@@ -102,6 +104,7 @@ class Drawn(BaseModel):
     energy: str | None
     candidates: int | None
     window: float | None
+    completions: int | None
     length: int
     """Tokens of the longest sequence that was drawn, prompt and what was dropped at the end included."""
 

@@ -11,7 +11,7 @@ from edlm.errors import UserError
 from edlm.models.autoregressive import Autoregressive, AutoregressiveConfig
 from edlm.models.denoiser import Denoiser, DenoiserConfig
 from edlm.models.energy_network import EnergyNetwork, energy_from_denoiser
-from edlm.models.load import load_as, load_model
+from edlm.models.load import load_as, load_own
 from edlm.models.pretrained import find_folder
 from edlm.models.transformer import TransformerConfig, make_transformer_config
 from edlm.tokenization import Tokenizer
@@ -47,7 +47,7 @@ def transformer_config(kind: Kind, config: TrainConfig, vocab_size: int) -> Tran
 
 def start_from(model: Denoiser | Autoregressive, name: str) -> None:
     """Copy the weights of another model of the same shape; one without time may start one with it."""
-    source = load_model(name)
+    source = load_own(name)
     if source.tokenizer and model.tokenizer and source.tokenizer.fingerprint != model.tokenizer.fingerprint:
         raise UserError(f"model.init {name} uses another tokenizer than the data; choose a model with the same one")
     weights, own = source.transformer.state_dict(), model.transformer.state_dict()
