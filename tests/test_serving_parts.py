@@ -10,6 +10,8 @@ from edlm.benchmarks.serving import Load, bench_serving
 from edlm.commands.serve import serve
 from edlm.energy import ZeroEnergy
 from edlm.errors import UserError
+from edlm.generation import generate
+from edlm.sample_config import SampleConfig
 from edlm.serving.config import ServeConfig
 from edlm.serving.transcript import Transcript, with_holes
 from edlm.tokenization import CharacterTokenizer, train_bpe
@@ -154,6 +156,18 @@ def test_models_and_energies_are_called_by_names_that_show_no_folder(tmp_path):
     catalogue = load_catalogue(str(tmp_path / "mine"), "text8-nano-ar", [f"good={spec}", spec], "cpu")
     assert list(catalogue) == ["mine", "text8-nano-ar"] and list(catalogue["mine"].energies) == ["good", spec]
     assert catalogue["mine"].fingerprint != catalogue["text8-nano-ar"].fingerprint
+
+
+def test_a_masked_model_from_elsewhere_is_served_too(tmp_path):
+    pytest.importorskip("transformers")
+    from foreign import WORDS, save_masked
+
+    catalogue = load_catalogue(str(save_masked(tmp_path / "m")), "", [], "cpu")
+    batcher, config = Batcher(8, 8, Metrics()), ServeConfig(round_to=1)
+    tasks = order(catalogue, config, prompt=WORDS[0], max_tokens=8, n=3, seed=1, steps=8).tasks
+    samples = generate(catalogue["m"].model, 3, SampleConfig(steps=8, seed=1, length=9), prompt=WORDS[0])
+    assert draw(batcher, tasks) == [sample.text.removeprefix(WORDS[0]) for sample in samples]
+    batcher.close(timeout=20)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,9 @@ class Guard:
         if self._key is not None and path not in OPEN:
             scheme, _, given = headers.get("authorization", "").partition(" ")
             # Digests are compared, in a time that depends on neither the key nor its length.
-            if not (hmac.compare_digest(digest(given.strip().encode()), self._key) and scheme.lower() == "bearer"):
+            if not (
+                hmac.compare_digest(digest(given.strip().encode("latin-1")), self._key) and scheme.lower() == "bearer"
+            ):
                 raise WrongKeyError("wrong or missing API key; send the header 'Authorization: Bearer KEY'")
         size = headers.get("content-length", "0")
         if size.isdecimal() and int(size[:20]) > self._max_body:
