@@ -181,12 +181,12 @@ def score_blocks(
     return np.array([every[i] for i in index])
 
 
-def require_finite(rows: Sequence[Sequence[float]], batch: Sequence[int]) -> None:
+def require_finite(rows: Sequence[Sequence[float]], batch: Sequence[int], *, what: str = "block") -> None:
     """Refuse a result, the first column, that says nothing, before it is kept."""
     for block, row in zip(batch, rows, strict=True):
         if not math.isfinite(row[0]):
             remedy = "the weights of a model are not usable, or its energy rules the text out"
-            raise UserError(f"block {block} has a likelihood of {row[0]}: {remedy}")
+            raise UserError(f"{what} {block} has a likelihood of {row[0]}: {remedy}")
 
 
 def summarise(
