@@ -10,7 +10,7 @@ from cyclopts.config import Dict
 from cyclopts.exceptions import CycloptsError
 
 from edlm._version import __version__
-from edlm.commands import bench, convert, data, evaluate, export, info, reproduce, sample, score, train
+from edlm.commands import bench, convert, data, evaluate, export, info, push, reproduce, sample, score, train
 from edlm.errors import UserError
 
 
@@ -72,6 +72,7 @@ app.command(score.score)
 app.command(evaluate.app, name="evaluate")
 app.command(data.app, name="data")
 app.command(export.export)
+app.command(push.push)
 app.command(convert.convert)
 app.command(info.info)
 app.command(bench.app, name="bench")

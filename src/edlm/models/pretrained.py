@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin, snapshot_download
+from huggingface_hub import ModelCard, PyTorchModelHubMixin, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -20,6 +20,7 @@ from edlm.tokenization import Tokenizer
 from edlm.tokenizer_files import load_tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+HUB_FILES = ["*.json", "*.safetensors", "*.txt", "run.yaml", "README.md"]
 CHECKPOINT_FILES = (".ckpt", ".pt", ".pth")
 """Endings of files in which other programs keep a model."""
 
@@ -37,9 +38,32 @@ class PretrainedModel(nn.Module, PyTorchModelHubMixin, library_name="edlm"):
         super().__init__()
         self.config = config
         self.tokenizer = tokenizer
+        self.folder: Path | None = None
+        """Where it was loaded from."""
+
+    def save_pretrained(self, save_directory: str | Path, *, licence: str = "", **options: Any) -> str | None:  # type: ignore[override]
+        """Write config, weights, tokenizer, and the record and card of the training if it is known.
+
+        `licence` is that of the weights; by default the one in the card of the folder they were loaded from. `options`
+        are those of huggingface_hub.
+        """
+        card = {"name": Path(save_directory).name, "licence": licence}
+        return super().save_pretrained(save_directory, **{"model_card_kwargs": card} | options)
+
+    def push_to_hub(self, repo_id: str, *, licence: str = "", **options: Any) -> str:  # type: ignore[override]
+        """Upload what `save_pretrained` writes; `options` are those of huggingface_hub, such as `private`."""
+        card = {"name": repo_id, "licence": licence}
+        return super().push_to_hub(repo_id, **{"model_card_kwargs": card} | options)
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        self.save_folder(save_directory, self.state_dict())
+        from edlm.training.publish import save_with_record  # only here: training knows models, not they it
+
+        save_with_record(self, save_directory)
+
+    def generate_model_card(self, *, name: str, licence: str = "") -> ModelCard:  # type: ignore[override]
+        from edlm.training.publish import make_card
+
+        return ModelCard(make_card(self, name, licence))
 
     def save_folder(self, folder: Path, weights: dict[str, Tensor]) -> None:
         """Write config, tokenizer and the given weights of this model."""
@@ -64,6 +88,7 @@ class PretrainedModel(nn.Module, PyTorchModelHubMixin, library_name="edlm"):
         model = cls(from_dict(cls.config_class, config, where=str(folder / CONFIG)), tokenizer)
         model._check_tokenizer(folder)
         load_weights(model, folder / WEIGHTS)
+        model.folder = folder
         return model.eval()
 
     def _check_tokenizer(self, folder: Path) -> None:
@@ -95,9 +120,7 @@ def find_folder(name: str | Path, *, revision: str | None = None) -> Path:
     if path.exists() or str(name).count("/") != 1 or str(name).startswith((".", "/", "~")):
         raise UserError(f"no model folder at {name}; expected a folder with {CONFIG} and {WEIGHTS}")
     try:
-        return Path(
-            snapshot_download(str(name), revision=revision, allow_patterns=["*.json", "*.safetensors", "*.txt"])
-        )
+        return Path(snapshot_download(str(name), revision=revision, allow_patterns=HUB_FILES))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"no folder {name}, and no model of that name could be had from the hub: {reason}") from error
