@@ -10,7 +10,7 @@ from cyclopts.config import Dict
 from cyclopts.exceptions import CycloptsError
 
 from edlm._version import __version__
-from edlm.commands import bench, convert, data, evaluate, export, info, push, reproduce, sample, score, train
+from edlm.commands import bench, convert, data, evaluate, export, info, lm_eval, push, reproduce, sample, score, train
 from edlm.errors import UserError
 
 
@@ -70,6 +70,7 @@ app.command(sample.sample)
 app.command(sample.infill)
 app.command(score.score)
 app.command(evaluate.app, name="evaluate")
+app.command(lm_eval.lm_eval)
 app.command(data.app, name="data")
 app.command(export.export)
 app.command(push.push)
