@@ -1,11 +1,10 @@
 """The Python interface: load a model, sample from it, score texts with it. Importing it loads no torch."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
-from edlm.config import did_you_mean
+from edlm.config import with_options
 from edlm.errors import UserError
 from edlm.sample_config import SampleConfig
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from edlm.models.denoiser import Denoiser
     from edlm.models.energy_network import EnergyNetwork
     from edlm.text_score import TextScore
-
-Config = TypeVar("Config", SampleConfig, "LikelihoodConfig")
 
 
 class SampleOptions(TypedDict, total=False):
@@ -108,15 +105,6 @@ def score(
         scorer, [texts] if isinstance(texts, str) else list(texts), settings, Effort(num_draws, overlap),
         energy=as_energy(energy, scorer), given=given, normalise=normalise,
     )  # fmt: skip
-
-
-def with_options(config: Config, options: Any) -> Config:
-    """The settings with some fields changed; a field that does not exist is refused by name."""
-    known = [field.name for field in fields(config)]
-    for name in options:
-        if name not in known:
-            raise UserError(f"unknown option {name!r}{did_you_mean(name, known)}")
-    return replace(config, **options)
 
 
 def as_model(model: "str | Path | Model") -> "Model":

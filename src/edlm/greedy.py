@@ -17,14 +17,20 @@ from edlm.text_score import Pair, cut
 @torch.no_grad()
 def is_greedy(model: Model, pair: Pair, overlap: int) -> bool:
     """Whether the second part of the pair is what greedily follows the first, window by window."""
-    check = causal_is_greedy if isinstance(model, Autoregressive) else denoiser_is_greedy
     device = next(model.parameters()).device
     pieces = cut(0, *pair, model.length, overlap)
-    return all(check(model, torch.from_numpy(piece.tokens).to(device), piece.num_given) for piece in pieces)  # type: ignore[operator]
+    return all(window_is_greedy(model, torch.from_numpy(p.tokens).to(device), p.num_given) for p in pieces)
+
+
+def window_is_greedy(model: Model, x0: Tensor, num_given: int) -> bool:
+    """Of the tokens of `x0` (L,) after the first `num_given`."""
+    if isinstance(model, Autoregressive):
+        return causal_is_greedy(model, x0, num_given)
+    return denoiser_is_greedy(model, x0, num_given)
 
 
 def causal_is_greedy(model: Autoregressive, x0: Tensor, num_given: int) -> bool:
-    """Of the tokens of `x0` (L,) after the first `num_given`."""
+    """Given all tokens before it, each is the most likely one."""
     cache, start = Cache(), torch.full_like(x0[:1], model.start_id)
     unread = torch.cat([start, x0[:num_given]])
     for token in x0[num_given:]:
@@ -35,7 +41,7 @@ def causal_is_greedy(model: Autoregressive, x0: Tensor, num_given: int) -> bool:
 
 
 def denoiser_is_greedy(model: Denoiser, x0: Tensor, num_given: int) -> bool:
-    """Of the tokens of `x0` (L,) after the first `num_given`."""
+    """Given all tokens before it, and masks from there on, each is the most likely one."""
     positions = torch.arange(len(x0), device=x0.device)
     for i in range(num_given, len(x0)):
         xt = torch.where(positions < i, x0, model.mask_id).unsqueeze(0)

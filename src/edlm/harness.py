@@ -18,7 +18,8 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
-from edlm.api import as_energy, as_model, with_options
+from edlm.api import as_energy, as_model
+from edlm.config import with_options
 from edlm.energy import Energy
 from edlm.errors import UserError
 from edlm.generation import Model, generate, require_tokenizer

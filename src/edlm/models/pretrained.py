@@ -41,7 +41,7 @@ class PretrainedModel(nn.Module, PyTorchModelHubMixin, library_name="edlm"):
         self.folder: Path | None = None
         """Where it was loaded from."""
 
-    def save_pretrained(self, save_directory: str | Path, *, licence: str = "", **options: Any) -> str | None:  # type: ignore[override]
+    def save_pretrained(self, save_directory: str | Path, *, licence: str = "", **options: Any) -> str | None:
         """Write config, weights, tokenizer, and the record and card of the training if it is known.
 
         `licence` is that of the weights; by default the one in the card of the folder they were loaded from. `options`
@@ -50,7 +50,7 @@ class PretrainedModel(nn.Module, PyTorchModelHubMixin, library_name="edlm"):
         card = {"name": Path(save_directory).name, "licence": licence}
         return super().save_pretrained(save_directory, **{"model_card_kwargs": card} | options)
 
-    def push_to_hub(self, repo_id: str, *, licence: str = "", **options: Any) -> str:  # type: ignore[override]
+    def push_to_hub(self, repo_id: str, *, licence: str = "", **options: Any) -> str:
         """Upload what `save_pretrained` writes; `options` are those of huggingface_hub, such as `private`."""
         card = {"name": repo_id, "licence": licence}
         return super().push_to_hub(repo_id, **{"model_card_kwargs": card} | options)
@@ -60,7 +60,7 @@ class PretrainedModel(nn.Module, PyTorchModelHubMixin, library_name="edlm"):
 
         save_with_record(self, save_directory)
 
-    def generate_model_card(self, *, name: str, licence: str = "") -> ModelCard:  # type: ignore[override]
+    def generate_model_card(self, *, name: str, licence: str = "") -> ModelCard:
         from edlm.training.publish import make_card
 
         return ModelCard(make_card(self, name, licence))
