@@ -79,6 +79,9 @@ def test_the_documentation_shows_all_commands():
         "train energy",
         "infill",
         "reproduce",
+        "score",
+        "push",
+        "lm-eval",
     ):
         assert any(command.startswith(name) for command in shown), name
 

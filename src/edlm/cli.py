@@ -10,7 +10,7 @@ from cyclopts.config import Dict
 from cyclopts.exceptions import CycloptsError
 
 from edlm._version import __version__
-from edlm.commands import bench, convert, data, evaluate, export, info, reproduce, sample, train
+from edlm.commands import bench, convert, data, evaluate, export, info, lm_eval, push, reproduce, sample, score, train
 from edlm.errors import UserError
 
 
@@ -68,9 +68,12 @@ app = App(
 app.command(train.app, name="train")
 app.command(sample.sample)
 app.command(sample.infill)
+app.command(score.score)
 app.command(evaluate.app, name="evaluate")
+app.command(lm_eval.lm_eval)
 app.command(data.app, name="data")
 app.command(export.export)
+app.command(push.push)
 app.command(convert.convert)
 app.command(info.info)
 app.command(bench.app, name="bench")
