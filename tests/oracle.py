@@ -83,12 +83,12 @@ def masked_nll(x0, positions, denoiser, V):
     return -sum(math.log(denoiser[xt][i, x0[i]]) for i in positions)
 
 
-def nelbo_steps(x0, denoiser, alphas, V):
-    """Sum over the steps of rho E_q[-log p(x0^M | xt)]."""
-    L, total = len(x0), 0.0
+def nelbo_steps(x0, denoiser, alphas, V, given=0):
+    """Sum over the steps of rho E_q[-log p(x0^M | xt)]; the first `given` tokens are known and never masked."""
+    L, total = len(x0) - given, 0.0
     for before, after in itertools.pairwise(alphas):
         rho = (after - before) / (1 - before)
-        for M in subsets(range(L)):
+        for M in subsets(range(given, len(x0))):
             q = (1 - before) ** len(M) * before ** (L - len(M))
             total += q * rho * masked_nll(x0, M, denoiser, V)
     return total
@@ -275,12 +275,12 @@ def reveal_from(xt, x0, rho, V):
 # --- likelihood of samplers with an energy
 
 
-def every_step(x0, alphas, V):
+def every_step(x0, alphas, V, given=0):
     """(step, rho, xt, S, probability): every step, every mask before it and every set it may reveal."""
     for n, (before, after) in enumerate(itertools.pairwise(alphas)):
         rho = (after - before) / (1 - before)
-        for M in subsets(range(len(x0))):
-            q = (1 - before) ** len(M) * before ** (len(x0) - len(M))
+        for M in subsets(range(given, len(x0))):
+            q = (1 - before) ** len(M) * before ** (len(x0) - given - len(M))
             for S in subsets(M):
                 p = q * rho ** len(S) * (1 - rho) ** (len(M) - len(S))
                 if p > 0:
@@ -291,10 +291,10 @@ def marginal(law, x0, S):
     return sum(p for x, p in law.items() if all(x[i] == x0[i] for i in S))
 
 
-def nelbo_of_steps(x0, step_law, alphas, V):
+def nelbo_of_steps(x0, step_law, alphas, V, given=0):
     """Sum over the steps of E[-log p(x0^S | xt)], for step laws that give the joint of all masked tokens."""
     chances = {}
-    for n, _, xt, S, p in every_step(x0, alphas, V):
+    for n, _, xt, S, p in every_step(x0, alphas, V, given):
         law = step_law(n, xt)
         chances.setdefault((id(law), S), [law, 0])[1] += p
     return sum(p * -math.log(marginal(law, x0, S)) for (_, S), (law, p) in chances.items())
@@ -311,10 +311,9 @@ def paper_value(x0, step_law, alphas, V):
     return total
 
 
-def chain_nll(x0, step_law, alphas, V):
-    """Exact -log p(x0): the sum over all ways to reveal it."""
-    L = len(x0)
-    states_law = {(V,) * L: 1.0}
+def chain_nll(x0, step_law, alphas, V, given=0):
+    """Exact -log p(x0), or of what follows its first `given` tokens: the sum over all ways to reveal it."""
+    states_law = {mask_out(x0, range(given, len(x0)), V): 1.0}
     for n, (before, after) in enumerate(itertools.pairwise(alphas)):
         new, rho = {}, (after - before) / (1 - before)
         for xt, p in states_law.items():
@@ -327,10 +326,10 @@ def chain_nll(x0, step_law, alphas, V):
     return -math.log(states_law[x0])
 
 
-def expected_finite_bound(x0, denoiser, weight, alphas, ks, V):
+def expected_finite_bound(x0, denoiser, weight, alphas, ks, V, given=0):
     """Expectation of the bound with one inner draw: -log p_theta(S) - E log(k w_1 / (w_1 + ... + w_k)), enumerated."""
     chances = {}
-    for n, _, xt, S, p in every_step(x0, alphas, V):
+    for n, _, xt, S, p in every_step(x0, alphas, V, given):
         if S:
             chances[xt, S, ks[n]] = chances.get((xt, S, ks[n]), 0) + p
     total = 0.0

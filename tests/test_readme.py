@@ -81,6 +81,9 @@ def test_the_documentation_shows_all_commands():
         "reproduce",
         "serve",
         "bench serve",
+        "score",
+        "push",
+        "lm-eval",
     ):
         assert any(command.startswith(name) for command in shown), name
 

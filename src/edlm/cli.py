@@ -10,7 +10,21 @@ from cyclopts.config import Dict
 from cyclopts.exceptions import CycloptsError
 
 from edlm._version import __version__
-from edlm.commands import bench, convert, data, evaluate, export, info, reproduce, sample, serve, train
+from edlm.commands import (
+    bench,
+    convert,
+    data,
+    evaluate,
+    export,
+    info,
+    lm_eval,
+    push,
+    reproduce,
+    sample,
+    score,
+    serve,
+    train,
+)
 from edlm.errors import UserError
 
 
@@ -69,9 +83,12 @@ app.command(train.app, name="train")
 app.command(sample.sample)
 app.command(sample.infill)
 app.command(serve.serve)
+app.command(score.score)
 app.command(evaluate.app, name="evaluate")
+app.command(lm_eval.lm_eval)
 app.command(data.app, name="data")
 app.command(export.export)
+app.command(push.push)
 app.command(convert.convert)
 app.command(info.info)
 app.command(bench.app, name="bench")

@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from edlm.errors import UserError
@@ -30,6 +31,15 @@ def from_dict(cls: type[T], values: Any, *, where: str = "config") -> T:
         if name not in values:
             raise UserError(f"{where}: key {name!r} is missing")
     return cls(**{key: _convert(hints[key], value, f"{where}.{key}") for key, value in values.items()})
+
+
+def with_options(config: T, options: Mapping[str, Any]) -> T:
+    """The dataclass with some fields changed; a field that it does not have is refused by name."""
+    known = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
+    for name in options:
+        if name not in known:
+            raise UserError(f"unknown option {name!r}{did_you_mean(name, known)}")
+    return dataclasses.replace(config, **options)  # type: ignore[type-var]
 
 
 def did_you_mean(word: object, choices: typing.Iterable[str]) -> str:

@@ -40,8 +40,9 @@ NOT_A_BOUND = "not a bound: the paper's formula has the joint of all masked toke
 class Score:
     """How sequences are scored, and what the number then is."""
 
-    function: Callable[[Tensor, Sequence[int]], Tensor]
-    """Tokens (B, L) and the index of each sequence in its split, to nats (B,) or several columns of them (B, C)."""
+    function: Callable[..., Tensor]
+    """Tokens (B, L) and the index of each sequence in its split, to nats (B,) or several columns of them (B, C). Where
+    tokens are given, a third argument (B, L) marks them."""
     quantity: str
     uses: tuple[str, ...] = ()
     """The settings that the value depends on."""
@@ -93,7 +94,7 @@ class Likelihood:
 def make_score(model: AnyDenoiser | Autoregressive, config: LikelihoodConfig, energy: Energy | None = None) -> Score:
     """The estimator that a model, perhaps with an energy, and a protocol call for."""
     if isinstance(model, Autoregressive):
-        return Score(lambda x0, index: autoregressive_nll(model, x0), "exact NLL")
+        return Score(lambda x0, index, given=None: autoregressive_nll(model, x0, is_given=given), "exact NLL")
     if config.protocol == "paper" and energy is not None:
         return _paper_score(model, config, energy)
     law = make_law(config, energy) if energy is not None else None
@@ -104,17 +105,23 @@ def make_score(model: AnyDenoiser | Autoregressive, config: LikelihoodConfig, en
         assert steps is not None
         J = config.trajectories
         return Score(
-            lambda x0, index: trajectory_nll(
-                model, law, x0, index, seed=seed, steps=steps, inner=inner, trajectories=J
+            lambda x0, index, given=None: trajectory_nll(
+                model, law, x0, index, seed=seed, steps=steps, inner=inner, trajectories=J, is_given=given
             ),
             f"{about}, {J} trajectories",
             (*uses, "trajectories"),
             columns=("value", "alone"),
         )
     if law is None:
-        return Score(lambda x0, index: denoiser_nelbo(model, x0, index, seed=seed, steps=steps), about, uses)
+        return Score(
+            lambda x0, index, given=None: denoiser_nelbo(model, x0, index, seed=seed, steps=steps, is_given=given),
+            about,
+            uses,
+        )
     return Score(
-        lambda x0, index: certified_nll(model, law, x0, index, seed=seed, steps=steps, inner=inner),
+        lambda x0, index, given=None: certified_nll(
+            model, law, x0, index, seed=seed, steps=steps, inner=inner, is_given=given
+        ),
         about,
         uses,
         columns=("value", "plain"),
@@ -146,7 +153,7 @@ def _paper_score(model: AnyDenoiser, config: LikelihoodConfig, energy: Energy) -
     quantity = f"paper's formula, {'continuous time' if steps is None else f'T = {steps}'}"
     exact = isinstance(energy, CarryOverEnergy) and energy.covers
     return Score(
-        lambda x0, index: paper_nll(model, energy, x0, index, **settings),  # type: ignore[arg-type]
+        lambda x0, index, given=None: paper_nll(model, energy, x0, index, is_given=given, **settings),  # type: ignore[arg-type]
         quantity + (", which is the causal model's own NLL" if exact else ", log Z from above"),
         () if exact else tuple(settings),
         NOT_A_BOUND,
@@ -178,12 +185,12 @@ def score_blocks(
     return np.array([every[i] for i in index])
 
 
-def require_finite(rows: Sequence[Sequence[float]], batch: Sequence[int]) -> None:
+def require_finite(rows: Sequence[Sequence[float]], batch: Sequence[int], *, what: str = "block") -> None:
     """Refuse a result, the first column, that says nothing, before it is kept."""
     for block, row in zip(batch, rows, strict=True):
         if not math.isfinite(row[0]):
             remedy = "the weights of a model are not usable, or it rules the text out, as a masked model does [UNK]"
-            raise UserError(f"block {block} has a likelihood of {row[0]}: {remedy}")
+            raise UserError(f"{what} {block} has a likelihood of {row[0]}: {remedy}")
 
 
 def summarise(

@@ -4,7 +4,8 @@ Legend: B batch, J trajectories, R inner draws, n partition samples, k candidate
 positions of the whole batch in row-major order.
 
 Every sequence of a data set has an index; its masks and candidates come from generators seeded by (seed, index). So
-results do not depend on batch size or number of processes. What is estimated:
+results do not depend on batch size or number of processes. Where `is_given` (B, L) marks tokens that are known from the
+start, the likelihood is that of the others given those: of the sampler that continues a prompt. What is estimated:
 
     autoregressive_nll   the exact value of a causal model
     denoiser_nelbo       upper bound of a plain denoiser: T steps, or the limit of many
@@ -65,27 +66,32 @@ Law = ImportanceSampling | Ideal
 
 
 @torch.no_grad()
-def autoregressive_nll(model: CausalLike, x0: Tensor) -> Tensor:
-    """-log p(x0) of every sequence in nats, all L tokens: (B,) float64."""
-    return cross_entropy(model(x0))
+def autoregressive_nll(model: CausalLike, x0: Tensor, *, is_given: Tensor | None = None) -> Tensor:
+    """-log p(x0) of every sequence in nats, all L tokens: (B,) float64. Given tokens must come before all others."""
+    log_probs = model(x0)
+    return cross_entropy(log_probs if is_given is None else log_probs.masked_fill(is_given, 0))
 
 
 @torch.no_grad()
-def denoiser_nelbo(denoiser: DenoiserLike, x0: Tensor, index: Sequence[int], *, seed: int, steps: int | None) -> Tensor:
+def denoiser_nelbo(
+    denoiser: DenoiserLike, x0: Tensor, index: Sequence[int], *, seed: int, steps: int | None,
+    is_given: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """One unbiased estimate per sequence of the NELBO of a factorised denoiser, in nats: (B,) float64.
 
     An upper bound on -log p(x0) in expectation: of the sampler with `steps` steps on the uniform time grid, or of its
     continuous-time limit if `steps` is None.
     """
-    moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps)
+    moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps, is_given=is_given)
     log_likelihood = masked_log_likelihood(predict(denoiser, moment.xt, moment.t), x0, moment.xt, denoiser.mask_id)
     return -moment.weight * moment.share * log_likelihood
 
 
 @torch.no_grad()
 def certified_nll(
-    denoiser: DenoiserLike, law: Law, x0: Tensor, index: Sequence[int], *, seed: int, steps: int | None, inner: int
-) -> Tensor:
+    denoiser: DenoiserLike, law: Law, x0: Tensor, index: Sequence[int], *, seed: int, steps: int | None, inner: int,
+    is_given: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """One estimate per sequence of an upper bound on -log p(x0) of the sampler whose steps follow `law`: (B, 2).
 
     The second column is the bound of the plain denoiser from the same draws, so that the two can be compared. float64.
@@ -95,7 +101,7 @@ def certified_nll(
     where the gain is a lower bound on log p_law(x0^S | xt) - log p_theta(x0^S | xt). The average over S is done in
     closed form for the first part and by one draw for the second.
     """
-    moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps)
+    moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps, is_given=is_given)
     predictions = predict(denoiser, moment.xt, moment.t)
     log_likelihood = masked_log_likelihood(predictions, x0, moment.xt, denoiser.mask_id)
     step = RevealStep(x0, moment.xt, moment.t, moment.is_revealed, [(seed, i) for i in index], denoiser.mask_id)
@@ -106,7 +112,7 @@ def certified_nll(
 @torch.no_grad()
 def trajectory_nll(
     denoiser: DenoiserLike, law: Law | None, x0: Tensor, index: Sequence[int], *, seed: int, steps: int, inner: int,
-    trajectories: int,
+    trajectories: int, is_given: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """One estimate per sequence of a tighter upper bound, from J whole trajectories of all T steps: (B, 2) float64.
 
@@ -119,8 +125,9 @@ def trajectory_nll(
     """
     if isinstance(law, Ideal) and not is_normalised(law.energy):
         raise UserError("several trajectories need a finite number of candidates, or an energy whose Z is 1 (coar)")
+    is_given = torch.zeros_like(x0, dtype=torch.bool) if is_given is None else is_given
     each = [  # one trajectory of all sequences at a time, so that memory does not grow with J
-        _trajectory_log_likelihood(denoiser, law, x0, [(seed, i, j) for i in index], steps=steps, inner=inner)
+        _trajectory_log_likelihood(denoiser, law, x0, is_given, [(seed, i, j) for i in index], steps=steps, inner=inner)
         for j in range(trajectories)
     ]
     total = torch.stack(each, dim=-1)  # (B, J)
@@ -128,11 +135,13 @@ def trajectory_nll(
 
 
 def _trajectory_log_likelihood(
-    denoiser: DenoiserLike, law: Law | None, x0: Tensor, keys: Sequence[tuple[int, ...]], *, steps: int, inner: int
-) -> Tensor:
+    denoiser: DenoiserLike, law: Law | None, x0: Tensor, is_given: Tensor, keys: Sequence[tuple[int, ...]], *,
+    steps: int, inner: int,
+) -> Tensor:  # fmt: skip
     """log of  prod over the steps of  p_law(x0^S | xt)  along one random trajectory of each sequence: (B,)."""
     mask_id, schedule = denoiser.mask_id, denoiser.schedule
     level = rand(x0.shape, [make_generator(*key) for key in keys], device=x0.device)  # masked below 1 - alpha
+    level = level.masked_fill(is_given, 1)  # never
     total = torch.zeros(len(x0), dtype=torch.float64, device=x0.device)
     for n, (t, s) in enumerate(pairwise(uniform_times(steps).to(x0.device))):
         is_masked, stays = level < 1 - schedule.alpha(t), level < 1 - schedule.alpha(s)
@@ -147,7 +156,7 @@ def _trajectory_log_likelihood(
 @torch.no_grad()
 def paper_nll(
     denoiser: DenoiserLike, energy: Energy, x0: Tensor, index: Sequence[int], *, seed: int, steps: int | None,
-    partition_samples: int,
+    partition_samples: int, is_given: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The paper's formula (eq. 12 with `steps`, else eq. 13) with log Z from above and from below: (B, 2) float64.
 
@@ -156,8 +165,8 @@ def paper_nll(
     with weight one, whatever T, and both columns are the causal model's own NLL; that is returned without any draw.
     """
     if isinstance(energy, CarryOverEnergy) and energy.covers:
-        return autoregressive_nll(energy.model, x0).unsqueeze(-1).expand(-1, 2)
-    moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps)
+        return autoregressive_nll(energy.model, x0, is_given=is_given).unsqueeze(-1).expand(-1, 2)
+    moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps, is_given=is_given)
     predictions = predict(denoiser, moment.xt, moment.t)
     log_likelihood = masked_log_likelihood(predictions, x0, moment.xt, denoiser.mask_id)
     log_w = log_weights(energy(x0.unsqueeze(1), moment.xt, moment.t, log_likelihood.unsqueeze(1)))  # (B, 1)

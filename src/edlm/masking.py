@@ -23,9 +23,14 @@ def corrupt(x0: Tensor, t: Tensor, schedule: Schedule, mask_id: int, *, generato
     return torch.where(is_kept, x0, mask_id)
 
 
-def corrupt_count(x0: Tensor, num_masked: Tensor, mask_id: int, *, generator: Randomness) -> Tensor:
-    """Mask exactly `num_masked` (B,) uniformly chosen tokens of each row of `x0` (B, L)."""
-    rank = rand(x0.shape, generator, device=x0.device).argsort(-1).argsort(-1)
+def corrupt_count(
+    x0: Tensor, num_masked: Tensor, mask_id: int, *, generator: Randomness, is_free: Tensor | None = None
+) -> Tensor:
+    """Mask exactly `num_masked` (B,) uniformly chosen tokens of each row of `x0` (B, L), or of its `is_free` (B, L)."""
+    order = rand(x0.shape, generator, device=x0.device)
+    if is_free is not None:
+        order = order.masked_fill(~is_free, 2)  # after all that may be masked
+    rank = order.argsort(-1).argsort(-1)
     return torch.where(rank < num_masked.unsqueeze(-1), mask_id, x0)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin
+from huggingface_hub import ModelCard, PyTorchModelHubMixin
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -41,9 +41,32 @@ class PretrainedModel(nn.Module, PyTorchModelHubMixin, library_name="edlm"):
         super().__init__()
         self.config = config
         self.tokenizer = tokenizer
+        self.folder: Path | None = None
+        """Where it was loaded from."""
+
+    def save_pretrained(self, save_directory: str | Path, *, licence: str = "", **options: Any) -> str | None:
+        """Write config, weights, tokenizer, and the record and card of the training if it is known.
+
+        `licence` is that of the weights; by default the one in the card of the folder they were loaded from. `options`
+        are those of huggingface_hub.
+        """
+        card = {"name": Path(save_directory).name, "licence": licence}
+        return super().save_pretrained(save_directory, **{"model_card_kwargs": card} | options)
+
+    def push_to_hub(self, repo_id: str, *, licence: str = "", **options: Any) -> str:
+        """Upload what `save_pretrained` writes; `options` are those of huggingface_hub, such as `private`."""
+        card = {"name": repo_id, "licence": licence}
+        return super().push_to_hub(repo_id, **{"model_card_kwargs": card} | options)
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        self.save_folder(save_directory, self.state_dict())
+        from edlm.training.publish import save_with_record  # only here: training knows models, not they it
+
+        save_with_record(self, save_directory)
+
+    def generate_model_card(self, *, name: str, licence: str = "") -> ModelCard:
+        from edlm.training.publish import make_card
+
+        return ModelCard(make_card(self, name, licence))
 
     def save_folder(self, folder: Path, weights: dict[str, Tensor]) -> None:
         """Write config, tokenizer and the given weights of this model."""
@@ -68,6 +91,7 @@ class PretrainedModel(nn.Module, PyTorchModelHubMixin, library_name="edlm"):
         model = cls(from_dict(cls.config_class, config, where=str(folder / CONFIG)), tokenizer)
         model._check_tokenizer(folder)
         load_weights(model, folder / WEIGHTS)
+        model.folder = folder
         return model.eval()
 
     def _check_tokenizer(self, folder: Path) -> None:

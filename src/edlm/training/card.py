@@ -1,5 +1,10 @@
-"""The model card: what a model is, what it was trained on and how good it is, from its record alone."""
+"""The model card: what a model is, what it was trained on and how good it is, from its record alone.
 
+A record may be incomplete: a run that was not exported has nothing measured, a converted model has no training. What is
+not known is left out.
+"""
+
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +28,42 @@ def write_card(
     folder: Path, name: str, model: Any, facts: dict[str, Any], recipe: dict[str, Any], licence: str
 ) -> None:
     """README.md of a model folder."""
+    (folder / CARD).write_text(card_text(name, model, facts, recipe, licence), encoding="utf-8")
+
+
+def card_text(name: str, model: Any, facts: dict[str, Any], recipe: dict[str, Any], licence: str) -> str:
+    """The card of a model called `name`. Without a recipe or a licence it says nothing of them."""
+    header = [f"license: {licence}"] if licence else []
+    record = " It comes with [run.yaml](run.yaml), its full recipe and record." if recipe else ""
     lines = [
-        *("---", f"license: {licence}", "library_name: edlm", "language: en", "---", "", f"# {name}", ""),
-        f"{what(model, recipe)} It comes with [run.yaml](run.yaml), its full recipe and record.",
+        *("---", *header, "library_name: edlm", "language: en", "---", "", f"# {name}", ""),
+        what(model, recipe) + record,
         *("", "| | |", "|---|---|"),
         *(f"| {key} | {value} |" for key, value in rows(model, facts, recipe).items()),
-        *("", *energy_table(facts["measured"])),
-        *remarks(facts, recipe),
-        *("## Use", "", *usage(name, model, recipe), ""),
-        *("## Licence", "", f"Weights: {licence_name(licence)}. {text_licence(recipe)}".rstrip()),
+        *("", *energy_table(facts.get("measured", {}))),
+        *remarks(facts),
+        *("## Use", "", *usage(name, model, recipe)),
+        *(licence_section(licence, recipe) if licence else []),
     ]
-    (folder / CARD).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return "\n".join(lines) + "\n"
+
+
+def licence_section(licence: str, recipe: dict[str, Any]) -> list[str]:
+    return ["", "## Licence", "", f"Weights: {licence_name(licence)}. {text_licence(recipe)}".rstrip()]
+
+
+def licence_of(folder: Path) -> str:
+    """The licence in the header of the card in a folder, or nothing."""
+    path = folder / CARD
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    found = re.match(r"---\n(?:(?!---).*\n)*?license: *(\S+)", text)
+    return found[1] if found else ""
 
 
 def what(model: Any, recipe: dict[str, Any]) -> str:
     """What kind of model it is, in one sentence."""
+    if isinstance(model, EnergyNetwork) and not recipe:
+        return "This is a learned energy (EDLM-NCE): it corrects the denoiser that it was trained with."
     if "nce" in recipe:
         form = "learned energy (EDLM-NCE)" if isinstance(model, EnergyNetwork) else "fine-tuned autoregressive energy"
         about = (
@@ -53,13 +79,26 @@ def what(model: Any, recipe: dict[str, Any]) -> str:
 
 def rows(model: Any, facts: dict[str, Any], recipe: dict[str, Any]) -> dict[str, str]:
     """The facts of the card, one row each."""
-    shape, unit, run, optim = model.config.transformer, f"{facts['unit']}s", recipe["run"], recipe["optim"]
+    shape = model.config.transformer
     table = {
         "network": f"transformer, {shape.num_layers} layers, {shape.num_heads} heads, width {shape.width}; "
         f"{shape.length} positions, {shape.vocab_size} tokens",
-        "parameters": f"{facts['parameters']:,}",
-        "data": data_row(facts, recipe),
-        "split": split_row(facts["splits"], unit),
+        "parameters": f"{sum(p.numel() for p in model.parameters()):,}",
+    }
+    if recipe:
+        table |= training_rows(facts, recipe)
+    if "measured" in facts:
+        return table | result_rows(facts)
+    return table | ({"measured": "nothing yet; `edlm export` measures on held-out text"} if recipe else {})
+
+
+def training_rows(facts: dict[str, Any], recipe: dict[str, Any]) -> dict[str, str]:
+    """What it was trained on, and how."""
+    unit, run, optim = f"{facts['unit']}s", recipe["run"], recipe["optim"]
+    table = {"data": data_row(facts, recipe)}
+    if "splits" in facts:
+        table["split"] = split_row(facts["splits"], unit)
+    table |= {
         "steps": f"{facts['steps']:,}, each of {facts['batch_size']} sequences",
         "tokens seen": f"{facts['tokens_seen']:,} {unit}",
         "optimizer": f"{OPTIMIZERS[optim.get('name', 'adamw')]}, learning rate {optim['learning_rate']:g} "
@@ -67,7 +106,7 @@ def rows(model: Any, facts: dict[str, Any], recipe: dict[str, Any]) -> dict[str,
     }
     if facts["started_from"]:
         table["started from"] = start_row(facts, recipe)
-    return table | result_rows(facts)
+    return table
 
 
 def start_row(facts: dict[str, Any], recipe: dict[str, Any]) -> str:
@@ -77,7 +116,7 @@ def start_row(facts: dict[str, Any], recipe: dict[str, Any]) -> str:
 
 def data_row(facts: dict[str, Any], recipe: dict[str, Any]) -> str:
     source = (recipe["data"] or {}).get("source", "as its denoiser")
-    if source != facts["measured_on"]:
+    if source != facts.get("measured_on"):
         return f"`{source}`"
     return f"`{source}`, sha256 of the tokens `{next(iter(facts['splits'].values()))['tokens_sha256']}`"
 
@@ -124,8 +163,10 @@ def energy_table(measured: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def remarks(facts: dict[str, Any], recipe: dict[str, Any]) -> list[str]:
+def remarks(facts: dict[str, Any]) -> list[str]:
     """What must be said so that nobody compares what cannot be compared."""
+    if "splits" not in facts:
+        return []
     total = max(part["end_token"] for part in facts["splits"].values())
     if not facts["measured_on"].startswith("text8") or total == FULL_TEXT8:
         return []
@@ -140,6 +181,8 @@ def usage(name: str, model: Any, recipe: dict[str, Any]) -> list[str]:
 
 
 def command(name: str, model: Any, recipe: dict[str, Any]) -> str:
+    if isinstance(model, EnergyNetwork) and not recipe:
+        return f"edlm sample --denoiser DENOISER --energy nce:{name} --steps 32 --candidates 8"
     if "nce" in recipe:
         kind = "nce" if isinstance(model, EnergyNetwork) else recipe["init"].partition(":")[0]
         return f"edlm sample --denoiser {recipe['denoiser']} --energy {kind}:{name} --steps 32 --candidates 8"
@@ -151,7 +194,9 @@ def licence_name(licence: str) -> str:
 
 
 def text_licence(recipe: dict[str, Any]) -> str:
-    source = str((recipe["data"] or {}).get("source", ""))
+    source = str((recipe.get("data") or {}).get("source", ""))
+    if not source:
+        return ""
     return LICENCES.get(source.partition(":")[0], "The text has a licence of its own.")
 
 
