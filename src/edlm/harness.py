@@ -5,7 +5,8 @@
     generate_until           the text drawn after the prompt, up to the first stop string
 
 A bound ranks continuations by how likely they are at least, and averages over random masks: two that are close may
-change places with another seed.
+change places with another seed. Continuations of one context share their masks, so that they can be compared; different
+contexts have masks of their own, so that a mean over questions averages over masks too, and its standard error holds.
 """
 
 import logging
@@ -26,7 +27,7 @@ from edlm.generation import Model, generate, require_tokenizer
 from edlm.greedy import is_greedy
 from edlm.harness_config import HarnessConfig
 from edlm.models.load import choose_device
-from edlm.text_score import Pair, normalise_pair, score_ids, score_of
+from edlm.text_score import Pair, key_of, normalise_pair, score_ids, score_of
 from edlm.tokenization import TextError
 
 MOST_TOKENS = 256
@@ -54,21 +55,22 @@ class HarnessModel(LM):
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         """log p of each continuation after its context, and whether it is what greedy decoding would write."""
         pairs = [self.encode(*request.args) for request in requests]
-        values = self.log_likelihoods(pairs)
+        values = self.log_likelihoods(pairs, [key_of(given) for given, _ in pairs])
         overlap = self.effort.overlap or 0
         return [(value, is_greedy(self.model, pair, overlap)) for value, pair in zip(values, pairs, strict=True)]
 
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
         """log p of each whole text."""
-        return self.log_likelihoods([self.encode("", request.args[0]) for request in requests])
+        pairs = [self.encode("", request.args[0]) for request in requests]
+        return self.log_likelihoods(pairs, [key_of(text) for _, text in pairs])
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
         """What is drawn after each prompt. Request i draws from the stream of numbers of sequence i."""
         numbered = tqdm(enumerate(requests), total=len(requests), disable=not self.progress, desc="drawing")
         return [self.write(number, *request.args) for number, request in numbered]
 
-    def log_likelihoods(self, pairs: Sequence[Pair]) -> list[float]:
-        values = score_ids(self.model, self.score, pairs, self.effort, progress=self.progress)
+    def log_likelihoods(self, pairs: Sequence[Pair], keys: Sequence[int]) -> list[float]:
+        values = score_ids(self.model, self.score, pairs, self.effort, keys=keys, progress=self.progress)
         errors = [error for _, error in values]
         if errors and any(errors):
             logger.info("standard errors of %d bounds: mean %.3f nats", len(errors), sum(errors) / len(errors))

@@ -7,14 +7,15 @@ belongs to a sampler: a denoiser's is -log p(text | n tokens), and with given to
 continues them as a prompt, window by window if they do not fit the model. A causal model reads left to right, and its
 number is the exact -log of the chance that a text goes on like this.
 
-Draw d of a text looks at the same moment as draw d of every other one. Scores therefore do not depend on what else is
-scored, and the difference of two texts of one length is known better than either.
+Texts with the same key share their masks: draw d of one looks at the same moment as draw d of the other. Their
+difference is then known better than either, but their errors go together. Nothing depends on what else is scored.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import log, nan
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -88,17 +89,24 @@ def score_of(model: Model, config: LikelihoodConfig, energy: Energy | None) -> S
 
 
 def score_ids(
-    model: Model, score: Score, pairs: Sequence[Pair], effort: Effort = Effort(), *, progress: bool = False
-) -> list[tuple[float, float]]:
-    """(nats, standard error) of the tokens of each pair that are not given."""
+    model: Model, score: Score, pairs: Sequence[Pair], effort: Effort = Effort(), *, keys: Sequence[int] = (),
+    progress: bool = False,
+) -> list[tuple[float, float]]:  # fmt: skip
+    """(nats, standard error) of the tokens of each pair that are not given. Without keys all share their masks."""
     draws = effort.num_draws if "seed" in score.uses else 1
     pieces = [piece for number, pair in enumerate(pairs) for piece in cut(number, *pair, model.length, effort.overlap)]
-    values = draw_values(model, score, pieces, draws, effort.batch_size, progress=progress)
+    first = [(keys[piece.text] if keys else 0) + piece.window * draws for piece in pieces]
+    values = draw_values(model, score, pieces, first, draws, effort.batch_size, progress=progress)
     totals = np.zeros((len(pairs), draws))
     for piece, row in zip(pieces, values, strict=True):
         totals[piece.text] += row  # draws of one text's windows are added before their spread is measured
     require_finite(totals.mean(1, keepdims=True).tolist(), range(1, len(pairs) + 1), what="text")
     return [summary(row) if "seed" in score.uses else (float(row[0]), 0.0) for row in totals]
+
+
+def key_of(ids: np.ndarray) -> int:
+    """A number for a text, the same on every machine; small enough that `spread` keeps its digits."""
+    return crc32(ids.astype("<i8").tobytes()) >> 8
 
 
 def summary(draws: np.ndarray) -> tuple[float, float]:
@@ -130,9 +138,13 @@ def cut(text: int, given: np.ndarray, new: np.ndarray, length: int, overlap: int
 
 
 def draw_values(
-    model: Model, score: Score, pieces: Sequence[Piece], draws: int, batch_size: int, *, progress: bool
-) -> np.ndarray:
-    """Nats of every draw of every piece: (pieces, D). Pieces of one length share batches; nothing is padded."""
+    model: Model, score: Score, pieces: Sequence[Piece], first: Sequence[int], draws: int, batch_size: int, *,
+    progress: bool,
+) -> np.ndarray:  # fmt: skip
+    """Nats of every draw of every piece, from the index of its first one on: (pieces, D).
+
+    Pieces of one length share batches; nothing is padded.
+    """
     device, values = next(model.parameters()).device, np.empty((len(pieces), draws))
     order = sorted(range(len(pieces)), key=lambda p: len(pieces[p].tokens))
     with tqdm(total=values.size, unit="draw", disable=not progress, desc="scoring") as bar:
@@ -144,7 +156,7 @@ def draw_values(
                 x0 = torch.from_numpy(np.stack([pieces[p].tokens for p, _ in batch])).to(device)
                 num_given = torch.tensor([pieces[p].num_given for p, _ in batch], device=device)
                 is_given = torch.arange(length, device=device) < num_given.unsqueeze(-1)
-                index = [pieces[p].window * draws + d for p, d in batch]
+                index = [first[p] + d for p, d in batch]
                 nats = score.function(x0, index, is_given).view(len(batch), -1)[:, 0].tolist()
                 for (p, d), value in zip(batch, nats, strict=True):
                     values[p, d] = value
