@@ -105,7 +105,7 @@ def sample(
     Parameters
     ----------
     scale
-        Size of the networks: quick (a minute or two), text8, or small (the paper's; most of an hour, 12 GB).
+        Size of the networks: quick, text8, or small (the paper's: long, and the plain algorithm needs much memory).
     repeats
         Turns of each sampler, after one to warm up.
     curves
