@@ -16,6 +16,7 @@ from edlm.models.denoiser import Denoiser, DenoiserConfig
 from edlm.models.energy_network import EnergyNetwork, energy_from_denoiser
 from edlm.models.load import load_model
 from edlm.nce import binary_loss, diagnostics, ranking_loss
+from edlm.objectives import Times
 from edlm.randomness import draw, make_generator, make_streams, rand
 from edlm.schedule import LogLinear
 from edlm.training.batches import NoisyBatches, TextBatches
@@ -223,9 +224,9 @@ def test_the_true_completion_comes_first_and_negatives_are_draws_of_the_denoiser
 
 
 def test_times_can_be_selected_and_weighted():
-    t = batches(t_min=0.5, t_max=0.75, negatives=1)(list(range(64)))["t"]
+    t = batches(times=Times(0.5, 0.75), negatives=1)(list(range(64)))["t"]
     assert t.min() > 0.5 and t.max() <= 0.75
-    assert batches(t_power=0.5)(list(range(64)))["t"].mean() > 0.6
+    assert batches(times=Times(power=0.5))(list(range(64)))["t"].mean() > 0.6
     network = energy_from_denoiser(tiny_denoiser())
     task = EnergyTask(
         network, LearnedEnergy(network), tiny_denoiser(), batches(negatives=1), None, "binary", t_weight=2.0

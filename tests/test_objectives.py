@@ -5,7 +5,7 @@ import torch
 import oracle
 from edlm.likelihood import autoregressive_nll, denoiser_nelbo
 from edlm.masking import corrupt
-from edlm.objectives import masked_log_likelihood, nelbo_at_time, stratified_times
+from edlm.objectives import Times, masked_log_likelihood, nelbo_at_time, stratified_times
 from edlm.randomness import make_generator, rand, spread
 from edlm.schedule import Cosine, LogLinear, Polynomial
 from edlm.vocabulary import table
@@ -39,6 +39,20 @@ def test_the_continuous_bound_is_right_and_the_same_for_every_schedule(schedule)
     values = nelbo_at_time(masked_log_likelihood(table(denoiser(xt)), x0, xt, V), t, schedule)
     values = values[t > 1e-3]  # the rest has a chance of 1e-3 and a weight of up to 1e5: exact, but slow to average
     assert_mean(values, oracle.nelbo_continuous(X0, TABLE, V), sigmas=6)
+
+
+@pytest.mark.parametrize("power", [1.5, 2.0])
+def test_skewed_times_change_the_noise_of_the_loss_and_not_its_mean(power):
+    times, denoiser = Times(power=power), TableDenoiser(TABLE, V)
+    spread = []
+    for each in (times, Times()):
+        t = each.at(stratified_times(torch.arange(N), N, rand((N,), make_generator(0))))
+        xt = corrupt(x0, t, LogLinear(), V, generator=make_generator(1))
+        values = each.spacing(t) * nelbo_at_time(masked_log_likelihood(table(denoiser(xt)), x0, xt, V), t, LogLinear())
+        values = torch.where(t > 1e-3, values, 0.0)
+        assert_mean(values, oracle.nelbo_continuous(X0, TABLE, V), sigmas=6)
+        spread.append(values.std())
+    assert spread[0] < 0.9 * spread[1]
 
 
 def test_the_weight_of_the_log_linear_schedule_is_one_over_t():

@@ -2,14 +2,34 @@
 
 Legend: B batch, L positions, N masked positions of the whole batch in row-major order.
 
-All values are in nats per sequence. Training looks at one uniform time; evaluation chooses better (`moments.py`).
+All values are in nats per sequence. Training looks at one time; evaluation chooses better (`moments.py`).
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from edlm.schedule import Schedule
 from edlm.vocabulary import Predictions
+
+
+@dataclass(frozen=True)
+class Times:
+    """How training times follow from a uniform number: t = start + (end - start) u**power."""
+
+    start: float = 0.0
+    end: float = 1.0
+    power: float = 1.0
+    """Below 1 favours late (noisy) times, above 1 early ones."""
+
+    def at(self, u: Tensor) -> Tensor:
+        return self.start + (self.end - self.start) * u**self.power
+
+    def spacing(self, t: Tensor) -> Tensor:
+        """dt/du at `t`, one over the density of t: the weight that makes a mean over u an integral over t."""
+        span = self.end - self.start
+        return span * self.power * ((t - self.start) / span).clamp(min=0) ** (1 - 1 / self.power)
 
 
 def stratified_times(rows: Tensor, num_rows: int, uniform: Tensor) -> Tensor:

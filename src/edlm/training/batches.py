@@ -7,7 +7,7 @@ an endless sequence of shuffled epochs, its noise comes from a generator seeded 
 same noise however they are split over processes and micro-batches, and a resumed run goes on as if never stopped.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from edlm.data.blocks import Blocks
 from edlm.masking import corrupt
-from edlm.objectives import stratified_times
+from edlm.objectives import Times, stratified_times
 from edlm.randomness import make_generator, make_streams, rand, spread
 from edlm.schedule import Schedule
 
@@ -58,10 +58,7 @@ class NoisyBatches:
     mask_id: int
     batch_size: int
     """Sequences per optimizer step: the times are stratified over these, whichever process holds them."""
-    t_min: float = 0.0
-    t_max: float = 1.0
-    t_power: float = 1.0
-    """Times are t_min + (t_max - t_min) u**t_power: below 1 favours late (noisy) times."""
+    times: Times = field(default_factory=Times)
     negatives: int = 0
     """Sets of numbers per row with which completions will be drawn."""
 
@@ -80,7 +77,7 @@ class NoisyBatches:
 
     def _noisy(self, batch: dict[str, Any], u: Tensor, generators: list[torch.Generator]) -> dict[str, Any]:
         rows, x0 = batch["row"], batch["x0"]
-        t = self.t_min + (self.t_max - self.t_min) * u**self.t_power
+        t = self.times.at(u)
         batch |= {"t": t, "xt": corrupt(x0, t, self.schedule, self.mask_id, generator=generators)}
         if self.negatives:
             batch["uniform"] = rand((len(rows), self.negatives, x0.shape[1]), generators)

@@ -14,6 +14,7 @@ from edlm.models.energy_network import EnergyNetwork, energy_from_denoiser
 from edlm.models.load import load_as, load_own
 from edlm.models.pretrained import find_folder
 from edlm.models.transformer import TransformerConfig, make_transformer_config
+from edlm.objectives import Times
 from edlm.tokenization import Tokenizer
 from edlm.tokenizer_files import tokenizer_of
 from edlm.training.batches import NoisyBatches, TextBatches
@@ -60,10 +61,11 @@ def start_from(model: Denoiser | Autoregressive, name: str) -> None:
 def language_model_task(model: Denoiser | Autoregressive, config: TrainConfig, corpus: Corpus) -> LanguageModelTask:
     """Likelihood training of a denoiser or a causal model."""
     collate: Any = TextBatches(corpus["train"], config.run.seed)
+    times = Times(config.diffusion.t_min, power=config.diffusion.t_power)
     if isinstance(model, Denoiser):
-        collate = NoisyBatches(collate, model.schedule, model.mask_id, config.run.batch_size, config.diffusion.t_min)
+        collate = NoisyBatches(collate, model.schedule, model.mask_id, config.run.batch_size, times)
     validation = corpus["validation"] if config.run.eval_every else None
-    return LanguageModelTask(model, collate, validation, corpus.unit, config.run.seed)
+    return LanguageModelTask(model, collate, validation, corpus.unit, config.run.seed, times)
 
 
 def energy_task(config: EnergyTrainConfig, denoiser: Denoiser, corpus: Corpus) -> EnergyTask:
@@ -75,9 +77,7 @@ def energy_task(config: EnergyTrainConfig, denoiser: Denoiser, corpus: Corpus) -
         denoiser.schedule,
         denoiser.mask_id,
         run.batch_size,
-        nce.t_min,
-        nce.t_max,
-        nce.t_power,
+        Times(nce.t_min, nce.t_max, nce.t_power),
         nce.negatives,
     )
     validation = None

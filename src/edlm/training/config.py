@@ -7,9 +7,11 @@ from edlm.data.config import DataConfig
 from edlm.errors import UserError
 
 
-def check_times(t_min: float, t_max: float) -> None:
+def check_times(t_min: float, t_max: float, t_power: float) -> None:
     if not 0 <= t_min < t_max <= 1:
         raise UserError(f"times must satisfy 0 <= t_min < t_max <= 1, got t_min {t_min} and t_max {t_max}")
+    if not 0 < t_power < float("inf"):
+        raise UserError(f"t_power must be positive, got {t_power}")
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,11 @@ class DiffusionConfig:
     """Noise schedule: log-linear, linear, cosine or polynomial."""
     t_min: float = 0.001
     """Training times are drawn from (t_min, 1]. Evaluation always covers all times."""
+    t_power: float = 1.0
+    """Times are t_min + (1 - t_min) u**t_power with u uniform; the loss is weighted back, so only its noise changes."""
 
     def __post_init__(self) -> None:
-        check_times(self.t_min, 1.0)
+        check_times(self.t_min, 1.0, self.t_power)
 
 
 @dataclass(frozen=True)
@@ -177,11 +181,9 @@ class ContrastConfig:
     """The loss of a sequence is multiplied by t**t_weight."""
 
     def __post_init__(self) -> None:
-        check_times(self.t_min, self.t_max)
+        check_times(self.t_min, self.t_max, self.t_power)
         if self.negatives < 1:
             raise UserError(f"nce.negatives must be at least 1, got {self.negatives}")
-        if not self.t_power > 0:
-            raise UserError(f"nce.t_power must be positive, got {self.t_power}")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Legend: B batch, K completions, L positions.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ from edlm.models.autoregressive import Autoregressive
 from edlm.models.denoiser import Denoiser
 from edlm.models.energy_network import EnergyNetwork
 from edlm.nce import LOSSES, contrast, diagnostics
-from edlm.objectives import cross_entropy, masked_log_likelihood, nelbo_at_time
+from edlm.objectives import Times, cross_entropy, masked_log_likelihood, nelbo_at_time
 from edlm.training.batches import NoisyBatches
 from edlm.vocabulary import table
 
@@ -66,6 +66,8 @@ class LanguageModelTask:
     validation: Blocks | None
     unit: str
     seed: int
+    times: Times = field(default_factory=Times)
+    """How the times of a denoiser's batches are drawn."""
     metric: str = "bits"
 
     def loss(self, batch: Batch) -> Tensor:
@@ -74,7 +76,8 @@ class LanguageModelTask:
             return (cross_entropy(self.model(batch["x0"])) / length).float()
         predictions = table(self.model(batch["xt"], batch["t"]))
         log_likelihood = masked_log_likelihood(predictions, batch["x0"], batch["xt"], self.model.mask_id)
-        return (nelbo_at_time(log_likelihood, batch["t"], self.model.schedule) / length).float()
+        weight = self.times.spacing(batch["t"])
+        return (weight * nelbo_at_time(log_likelihood, batch["t"], self.model.schedule) / length).float()
 
     def validate(self, index: Sequence[int], batch_size: int, device: torch.device) -> np.ndarray:
         assert self.validation is not None
