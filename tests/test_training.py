@@ -10,10 +10,12 @@ import time
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from edlm.models.denoiser import Denoiser
 from edlm.models.load import load_model
+from edlm.training.record import read_record
 from runs import ENV, TINY, assert_same_metrics, assert_same_run, command, metrics, torchrun, train, weights
 
 
@@ -175,5 +177,10 @@ def test_a_denoiser_can_start_from_a_causal_model(finished, corpus, tmp_path):
     }
     train("ar", tmp_path / "ar", TINY | corpus | start)
     torch.testing.assert_close(weights(tmp_path / "ar"), weights(out), atol=1e-6, rtol=1e-6)
+    (before,) = yaml.safe_load((tmp_path / "ar" / "model" / "run.yaml").read_text())["history"]
+    assert (before["name"], before["steps"], before["tokens_seen"]) == (out.name, 40, 40 * 8 * 32)
+    train("ar", tmp_path / "next", TINY | corpus | start | {"model.init": tmp_path / "ar"})
+    record = read_record(tmp_path / "next" / "model", 32)
+    assert [(run["name"], run["steps"]) for run in record.history] == [(out.name, 40), ("ar", 1)]
     done = train("ar", tmp_path / "wide", TINY | corpus | start | {"model.width": 64}, check=False)
     assert done.returncode == 2 and "has another shape" in done.stderr

@@ -65,7 +65,7 @@ def load_yaml(path: str) -> dict[str, Any]:
         raise CycloptsError(msg=f"--config {path} is not valid YAML: {error}") from error
     if not isinstance(settings, dict):
         raise CycloptsError(msg=f"--config {path} must hold sections of settings, got {type(settings).__name__}")
-    for name in ("edlm_version", "record"):  # what happened, not what was asked for
+    for name in ("edlm_version", "record", "history"):  # what happened, not what was asked for
         settings.pop(name, None)
     for name, values in settings.items():
         if not isinstance(values, dict | None):

@@ -105,13 +105,19 @@ def training_rows(facts: dict[str, Any], recipe: dict[str, Any]) -> dict[str, st
         f"({optim['schedule']}), moving average {optim['ema']:g}, seed {run['seed']}",
     }
     if facts["started_from"]:
-        table["started from"] = start_row(facts, recipe)
+        table["started from"] = start_row(facts, unit)
     return table
 
 
-def start_row(facts: dict[str, Any], recipe: dict[str, Any]) -> str:
-    steps = f" after {facts['start_steps']:,} steps" if facts["start_steps"] is not None else ""
-    return f"the weights of `{facts['started_from']}`{steps}, not counted above"
+def start_row(facts: dict[str, Any], unit: str) -> str:
+    """The model whose weights training started from, and the runs behind it, if they are known."""
+    runs = [
+        f"`{run['name']}` {run['steps']:,} steps, {run['tokens_seen']:,} {unit}, "
+        f"{OPTIMIZERS[run['optimizer']]} {run['learning_rate']:g} ({run['schedule']})"
+        for run in facts.get("history", [])
+    ]
+    behind = f", which had behind it: {'; '.join(runs)}" if runs else ""
+    return f"the weights of `{facts['started_from']}`{behind}; not counted above"
 
 
 def data_row(facts: dict[str, Any], recipe: dict[str, Any]) -> str:
@@ -208,6 +214,7 @@ def summary(folder: Path) -> list[str]:
         result = f"{m['bits']:.3f} ± {m['standard_error']:.3f} bits per {m['unit']}, {m['quantity']}"
     else:
         result = f"{m['loss']:.3f} ± {m['standard_error']:.3f} nats, NCE loss; accuracy {m['accuracy']:.3f}"
-    seen = f"{facts['tokens_seen'] / 1e6:.1f}M {unit}"
-    counts = [f"{facts['parameters']:,}", f"{facts['steps']:,}", seen]
+    runs = [facts, *facts.get("history", [])]
+    steps, seen = (sum(run[key] for run in runs) for key in ("steps", "tokens_seen"))
+    counts = [f"{facts['parameters']:,}", f"{steps:,}", f"{seen / 1e6:.1f}M {unit}"]
     return [folder.name, *counts, f"{result} ({m['num_blocks']:,} blocks)"]

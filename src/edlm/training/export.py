@@ -79,7 +79,7 @@ def make_record(model: Model, record: Record, corpus: Corpus, split: str) -> dic
         "batch_size": record.config.run.batch_size,
         "tokens_seen": record.tokens_seen,
         "started_from": record.start or None,
-        "start_steps": record.start_steps,
+        "history": record.history,
         "parameters": sum(p.numel() for p in model.parameters()),
         "unit": corpus.unit,
         "measured_on": portable_source(corpus.config.source),

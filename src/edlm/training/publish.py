@@ -56,7 +56,7 @@ def known_facts(model: PretrainedModel, record: Record) -> dict[str, Any]:
         "batch_size": record.config.run.batch_size,
         "tokens_seen": record.tokens_seen,
         "started_from": record.start or None,
-        "start_steps": record.start_steps,
+        "history": record.history,
         "parameters": sum(p.numel() for p in model.parameters()),
         "unit": model.tokenizer.unit if model.tokenizer is not None else "token",
     }

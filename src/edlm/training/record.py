@@ -1,7 +1,7 @@
 """What a run wrote down about the model it left: its recipe, how far it came, and the recipe fit to be passed on."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ class Record:
     """Optimizer steps taken, which a run that still goes on has not all made."""
     length: int
     """Tokens of a sequence."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """The runs behind the weights that this one started from, the first one first, as `stage` tells them."""
 
     @property
     def tokens_seen(self) -> int:
@@ -35,13 +37,29 @@ class Record:
         return portable_name(config.model.init)
 
     @property
-    def start_steps(self) -> int | None:
-        """Steps behind the model that training started from, if its own record is still here."""
-        name = "" if isinstance(self.config, EnergyTrainConfig) else self.config.model.init
-        if not name or not Path(name).expanduser().is_dir():
-            return None
-        folder = find_folder(name)
-        return read_record(folder, self.length).steps if (folder / RUN).exists() else None
+    def stage(self) -> dict[str, Any]:
+        """This run as a line of the history of a later one."""
+        optim = self.config.optim
+        return {
+            "name": Path(self.config.run.out).name,
+            "steps": self.steps,
+            "tokens_seen": self.tokens_seen,
+            "optimizer": optim.name,
+            "learning_rate": optim.learning_rate,
+            "schedule": optim.schedule,
+        }
+
+
+def history_before(config: TrainConfig | EnergyTrainConfig, length: int) -> list[dict[str, Any]]:
+    """The runs behind the weights that a new run starts from, as far as they are known.
+
+    A run writes this down when it begins: the folder it starts from may hold other weights later.
+    """
+    name = "" if isinstance(config, EnergyTrainConfig) else config.model.init
+    if not name or not ((folder := find_folder(name)) / RUN).exists():
+        return []
+    record = read_record(folder, length)
+    return [*record.history, record.stage]
 
 
 def read_record(folder: Path, length: int) -> Record:
@@ -51,15 +69,16 @@ def read_record(folder: Path, length: int) -> Record:
         remedy = "export the folder of a training run"
         raise UserError(f"{folder} has no {RUN}, so nothing is known about its training; {remedy}")
     settings.pop("edlm_version", None)
-    exported = settings.pop("record", None)
+    exported, history = settings.pop("record", None), settings.pop("history", [])
     config: TrainConfig | EnergyTrainConfig
     if "nce" in settings:
         config = from_dict(EnergyTrainConfig, settings, where=str(folder / RUN))
     else:
         config = from_dict(TrainConfig, settings, where=str(folder / RUN))
     if isinstance(exported, dict):
-        return Record(config, require_count(exported.get("steps"), folder / RUN), length)
-    return Record(config, steps_taken(folder, config), length)
+        steps, before = require_count(exported.get("steps"), folder / RUN), exported.get("history", [])
+        return Record(config, steps, length, before)
+    return Record(config, steps_taken(folder, config), length, history)
 
 
 def steps_taken(folder: Path, config: TrainConfig | EnergyTrainConfig) -> int:

@@ -19,6 +19,7 @@ from edlm.training.build import Kind, build_model, data_of, energy_task, languag
 from edlm.training.callbacks import Housekeeping, MetricsFile, Preview, ProgressBar
 from edlm.training.checkpoint import atomic_folder, model_state
 from edlm.training.config import EnergyTrainConfig, TrainConfig
+from edlm.training.record import history_before, read_record
 from edlm.training.resume import Outcome, find_checkpoint, finished_outcome, make_outcome
 from edlm.training.tasks import Task
 from edlm.training.trainer import DiffusionTrainer, RunSettings, write_run
@@ -64,6 +65,8 @@ def prepare_once(arguments: Any, config: RunSettings, data: Any) -> Corpus:
 def run_task(task: Task, config: RunSettings, corpus: Corpus, arguments: Any, checkpoint: Path | None) -> Outcome:
     """Train to the end or until told to stop."""
     trainer, housekeeping = build_trainer(task, config, corpus, arguments)
+    length = task.model.length
+    trainer.history = read_record(checkpoint, length).history if checkpoint else history_before(config, length)
     with housekeeping.catching_signals():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     return finish(trainer, Path(config.run.out))
@@ -165,5 +168,5 @@ def finish(trainer: DiffusionTrainer, out: Path) -> Outcome:
         if trainer.args.should_save:
             with atomic_folder(out / "model") as folder:
                 trainer.bare.save_folder(folder, weights)
-                write_run(folder, trainer.config)
+                write_run(folder, trainer.config, trainer.history)
     return outcome

@@ -1,6 +1,6 @@
 """The Hugging Face Trainer with our tasks, moving average, honest validation and safe checkpoints."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ class DiffusionTrainer(Trainer):
         )
         self.remove_callback(PrinterCallback)  # our progress bar and metrics file say more
         self.task, self.config, self.bare = task, config, task.model
+        self.history: list[dict[str, Any]] = []
         self.average: MovingAverage | None = None
         self.loaded_average: Tensors | None = None
         if config.run.shard:
@@ -164,7 +165,7 @@ class DiffusionTrainer(Trainer):
             self.bare.save_folder(folder, averaged)
             ckpt.write_training_state(folder, weights, moments, numbers)
             self.state.save_to_json(str(folder / "trainer_state.json"))
-            write_run(folder, self.config)
+            write_run(folder, self.config, self.history)
         ckpt.rotate(out, self.config.run.keep_last, self.state.best_global_step)
 
     def _plain_optimizer(self) -> torch.optim.Optimizer:
@@ -194,7 +195,8 @@ class DiffusionTrainer(Trainer):
         """Nothing to restore: all randomness is a function of the row number."""
 
 
-def write_run(folder: Path, config: RunSettings) -> None:
-    """The full configuration and the version that ran it, beside the weights."""
-    text = yaml.safe_dump({"edlm_version": __version__} | to_dict(config), sort_keys=False)
+def write_run(folder: Path, config: RunSettings, history: Sequence[dict[str, Any]] = ()) -> None:
+    """The full configuration, the version that ran it and the runs before it, beside the weights."""
+    about = {"edlm_version": __version__} | ({"history": list(history)} if history else {})
+    text = yaml.safe_dump(about | to_dict(config), sort_keys=False)
     (folder / "run.yaml").write_text(text, encoding="utf-8")
