@@ -314,6 +314,7 @@ def test_without_its_text_table_3_lacks_that_row_only(reproduce, tmp_path):
         ("gen-ppl", ["--steps", "0"], {}, ["steps must be at least 1, got 0"]),
         ("gen-ppl", ["--num", "0"], {}, ["--num must be at least 1, got 0"]),
         ("gen-ppl", ["--candidates", "ideal"], {}, ["can be scored but not drawn"]),
+        ("gen-ppl", ["--completions=-1"], {}, ["--completions must be at least 0, got -1"]),
         ("gen-ppl", ["--max-blocks", "3"], {}, ["--max-blocks means nothing to gen-ppl"]),
         ("time", ["--batch-size", "0"], {}, ["--batch-size must be at least 1"]),
         ("ablation", ["--steps", "4,8"], {}, ["ablation has one number of steps, got --steps 4,8"]),
@@ -327,6 +328,11 @@ def test_without_its_text_table_3_lacks_that_row_only(reproduce, tmp_path):
 )
 def test_what_is_wrong_is_said_in_one_line(reproduce, name, flags, changes, phrases):
     assert_refused(reproduce(name, *flags, **changes), *phrases)
+
+
+def test_samples_are_drawn_by_algorithm_1_and_reveal_first_side_by_side(reproduce):
+    text = succeed(reproduce("gen-ppl", "--dry-run", "--steps", 4, "--completions", "0,1", "--energies", "ar"))
+    assert "EDLM-AR, k=2, w=1, T=4" in text and "EDLM-AR reveal-first, k=2, w=1, T=4" in text
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -37,6 +37,8 @@ class Changes:
     """k, as a list such as 2,8; where text is scored also 'ideal'."""
     window: str = ""
     """w, as a list such as 0.2,1."""
+    completions: str = ""
+    """0 for the paper's Algorithm 1, R of at least 1 for reveal-first importance sampling; a list such as 0,1."""
     inner: int | None = None
     """R: draws inside the logarithm of a certified bound."""
     partition_samples: int | None = None
@@ -55,6 +57,7 @@ class Changes:
             "steps": lambda text: tuple(numbers("--steps", text, int)),
             "candidates": lambda text: tuple(parse_candidates(text)),
             "window": lambda text: tuple(numbers("--window", text, float)),
+            "completions": lambda text: tuple(numbers("--completions", text, int)),
             "energies": lambda text: tuple(dict.fromkeys(word.strip() for word in text.split(","))),
         }
         typed = {key: value for key, value in values.items() if value not in (None, "")}

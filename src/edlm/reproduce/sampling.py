@@ -49,7 +49,7 @@ def grid_of(stage: Stage, *, with_ar: bool) -> list[Setting]:
     base = SampleConfig(seed=settings.seed, batch_size=settings.batch_size or 16)
     specs = cast.energies(settings.energies)
     methods = setup.load_methods(cast.denoiser, specs, cast.ar if with_ar else "", stage.device)
-    return make_grid(methods, settings.steps, settings.candidates, settings.window, base)
+    return make_grid(methods, settings.steps, settings.candidates, settings.window, base, settings.completions)
 
 
 def plan_samples(stage: Stage, *, with_ar: bool) -> list[Job]:

@@ -61,6 +61,8 @@ class Samples:
     steps: tuple[int, ...]
     candidates: tuple[int, ...] = (2,)
     window: tuple[float, ...] = (1.0,)
+    completions: tuple[int, ...] = (0,)
+    """0 is the paper's Algorithm 1, R of at least 1 reveal-first importance sampling."""
     seed: int = 0
     batch_size: int = 16
     """Samples drawn at once: matters for the time alone."""
@@ -134,6 +136,9 @@ def check(key: str, value: Any) -> None:
     for steps in value if key == "steps" else ():
         if steps < 1:
             raise UserError(f"--steps must be at least 1, got {steps}")
+    for completions in value if key == "completions" else ():
+        if completions < 0:
+            raise UserError(f"--completions must be at least 0, got {completions}")
     for window in value if key == "window" else ():
         if not 0 <= window <= 1:
             raise UserError(f"--window must be between 0 and 1, got {window:g}")
