@@ -118,7 +118,9 @@ def as_model(model: "str | Path | Model") -> "Model":
 
     loaded = load(model) if isinstance(model, str | Path) else model
     if isinstance(loaded, EnergyNetwork):
-        raise UserError("an energy writes no text by itself; name a denoiser, and give this with energy='nce:NAME'")
+        raise UserError(
+            "an energy writes no text by itself; name a denoiser, and give this with energy='nce:NAME' or 'step:NAME'"
+        )
     if isinstance(loaded, CausalLM):
         raise UserError("a causal model from elsewhere is an energy or an oracle here: give it with energy='ar:NAME'")
     return loaded
