@@ -170,7 +170,7 @@ def accuracy(m: dict[str, Any]) -> str:
 
 
 def energy_table(measured: dict[str, Any]) -> list[str]:
-    """Loss and accuracy of an energy in each part of the time, from nearly clean to all masked; of steps by size too."""
+    """Loss and accuracy of an energy in each part of the time, from nearly clean to all masked; of steps by size."""
     if "form" not in measured:
         return []
     times = [f"{b / NUM_BINS:.1f}-{(b + 1) / NUM_BINS:.1f}" for b in range(NUM_BINS)]
