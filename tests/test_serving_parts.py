@@ -221,11 +221,9 @@ def test_a_server_under_load_makes_no_error_and_every_seed_one_text():
 
 
 def test_completions_for_a_step_energy_are_refused_before_anything_is_queued():
-    denoiser = tiny_denoiser()
-    energy = StepEnergy(energy_from_denoiser(denoiser, target="step").eval())
-    catalogue = {"toy": ServedModel("toy", denoiser, {"steps": energy}, "edlm-0")}
-    request = CompletionRequest(model="toy", prompt="a", max_tokens=8, energy="steps")
-    (task,) = make_order(request, catalogue, ServeConfig()).tasks
+    energy = StepEnergy(energy_from_denoiser(tiny_denoiser(length=64), target="step").eval())
+    catalogue, asked = served({"steps": energy}), {"prompt": "a", "max_tokens": 8, "energy": "steps"}
+    (task,) = order(catalogue, **asked).tasks
     assert importance_of(task).energy is energy
     with pytest.raises(RequestError, match="judges single steps and reads no completions"):
-        make_order(request.model_copy(update={"completions": 2}), catalogue, ServeConfig())
+        order(catalogue, **asked, completions=2)
