@@ -142,8 +142,8 @@ def _about(config: LikelihoodConfig, law: Law | None, steps: int | None) -> tupl
     uses: tuple[str, ...] = ("steps", "candidates", "window", "inner", "seed")
     if isinstance(law, ImportanceSampling):
         kind = "step-energy sampler" if judges_steps(law.energy) else "sampler"
-        kind = f"reveal-first sampler, R = {law.completions}" if isinstance(law, RevealFirst) else kind
-        uses += ("completions",) if isinstance(law, RevealFirst) else ()
+        if isinstance(law, RevealFirst):
+            kind, uses = f"reveal-first sampler, R = {law.completions}", (*uses, "completions")
         return f"upper bound of the {kind}, {length}, k = {law.num_candidates}, w = {law.window:g}", uses
     return f"upper bound of the ideal sampler, {length}, w = {law.window:g}", (*uses, "partition_samples")
 

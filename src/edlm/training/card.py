@@ -180,9 +180,11 @@ def energy_table(measured: dict[str, Any]) -> list[str]:
 
 
 def parts_table(measured: dict[str, Any], title: str, prefix: str, parts: list[str]) -> list[str]:
-    lines = [f"| {title} | NCE loss, nats | accuracy | pair accuracy | log Z |", "|---|---|---|---|---|"]
+    """One row for each part; a ranking loss fixes neither threshold nor log Z, so they are left out then."""
+    columns = {"loss": "NCE loss, nats", "accuracy": "accuracy", "pair_accuracy": "pair accuracy", "log_z": "log Z"}
+    names = list(columns) if measured["form"] == "binary" else ["loss", "pair_accuracy"]
+    lines = [f"| {title} | {' | '.join(columns[name] for name in names)} |", "|---" * (1 + len(names)) + "|"]
     for part in parts:
-        names = ("loss", "accuracy", "pair_accuracy", "log_z")
         values = [measured.get(f"{name}_{prefix}{part}") for name in names]
         if None not in values:
             lines.append(f"| {part.replace('-', ' to ')} | " + " | ".join(f"{v:.3f}" for v in values) + " |")
