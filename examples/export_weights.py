@@ -17,11 +17,11 @@ ROOT = Path(__file__).parents[1]
 WEIGHTS, PAGE = ROOT / "src" / "edlm" / "weights", ROOT / "docs" / "weights.md"
 BEGIN, END = "<!-- table: examples/export_weights.py -->\n", "<!-- end of table -->\n"
 RUNS = {"text8-nano-ar": "ar-0", "text8-nano-oracle": "ar-1", "text8-nano-denoiser": "denoiser",
-        "text8-nano-energy": "energy"}  # fmt: skip
+        "text8-nano-energy": "energy", "text8-nano-step-energy": "step-energy"}  # fmt: skip
 
 
 def main() -> None:
-    """Export what is there, the denoiser before the energy that corrects it, and write the table."""
+    """Export what is there, the denoiser before the energies that correct it, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trained", type=Path, nargs="?", help="folder that holds the runs; without it only the table")
     parser.add_argument("--data", help="source of the text, such as text8:PATH")
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def options(name: str, arguments: argparse.Namespace) -> list[object]:
-    """Flags of one export. The energy is measured with the denoiser as it was stored."""
+    """Flags of one export. Energies are measured with the denoiser as it was stored."""
     flags = {"--data": arguments.data, "--cache": arguments.cache, "--max-blocks": arguments.max_blocks}
     flags |= {"--denoiser": "text8-nano-denoiser"} if name.endswith("energy") else {}
     return [word for flag, value in flags.items() if value for word in (flag, value)]

@@ -235,6 +235,11 @@ def ways(counts):
 
 def reveal_first_chain_law(denoiser, weight, alphas, k, R, V, L):
     """The law of the text after the reverse steps, each of which resamples what it reveals."""
+    return chain_of_steps_law(lambda xt, S: reveal_first_law(xt, S, denoiser, weight, k, R, V), alphas, V, L)
+
+
+def chain_of_steps_law(step_law, alphas, V, L):
+    """The law of the text after the reverse steps; `step_law(xt, S)` is that of a step which reveals S."""
     law = {(V,) * L: 1.0}
     for before, after in itertools.pairwise(alphas):
         new, rho = {}, (after - before) / (1 - before)
@@ -242,11 +247,50 @@ def reveal_first_chain_law(denoiser, weight, alphas, k, R, V, L):
             M = masked(xt, V)
             for S in subsets(M):
                 chance = p * rho ** len(S) * (1 - rho) ** (len(M) - len(S))
-                for xs, q in reveal_first_law(xt, S, denoiser, weight, k, R, V).items():
+                for xs, q in step_law(xt, S).items():
                     if chance * q > 0:
                         new[xs] = new.get(xs, 0) + chance * q
         law = new
     return law
+
+
+def successors(xt, V):
+    """Every state that a step from xt can lead to."""
+    for S in subsets(masked(xt, V)):
+        for tokens in itertools.product(range(V), repeat=len(S)):
+            yield filled(xt, S, tokens)
+
+
+def step_items(xt, S, denoiser, weight, V):
+    """What a step that reveals S can lead to, with the denoiser's probability and the weight of each."""
+    items = [filled(xt, S, tokens) for tokens in itertools.product(range(V), repeat=len(S))]
+    p = np.array([math.prod(denoiser[xt][i, xs[i]] for i in S) for xs in items])
+    return items, p, np.array([weight(xs, xt) for xs in items])
+
+
+def step_energy_law(xt, S, denoiser, weight, k, V):
+    """The exact law of the next state when one of k candidates for S is resampled; k None is the limit of many."""
+    items, p, w = step_items(xt, S, denoiser, weight, V)
+    if k is None:
+        return dict(zip(items, p * w / np.dot(p, w), strict=True))
+    law = np.zeros(len(items))
+    for counts in multisets(len(items), k - 1):
+        law += ways(counts) * np.prod(p ** np.array(counts)) * k * p * w / (w + np.dot(counts, w))
+    return dict(zip(items, law, strict=True))
+
+
+def expected_step_bound(x0, denoiser, weight, alphas, k, V):
+    """Expectation of the bound with one inner draw: -log p_theta(S) - E log(k w_1 / (w_1 + ... + w_k)), enumerated."""
+    total = 0.0
+    for _, _, xt, S, chance in every_step(x0, alphas, V):
+        items, p, w = step_items(xt, S, denoiser, weight, V)
+        true = items.index(filled(xt, S, [x0[i] for i in S]))
+        value = -math.log(p[true])
+        for counts in multisets(len(items), k - 1):
+            q = ways(counts) * np.prod(p ** np.array(counts))
+            value -= q * math.log(k * w[true] / (w[true] + np.dot(counts, w)))
+        total += chance * value
+    return total
 
 
 def one_by_one_law(step_law, V, L):

@@ -15,10 +15,13 @@ def models(tmp_path_factory):
     tiny_denoiser().save_pretrained(folder / "denoiser")
     tiny_autoregressive().save_pretrained(folder / "ar")
     energy_from_denoiser(tiny_denoiser()).save_pretrained(folder / "nce")
+    energy_from_denoiser(tiny_denoiser(), target="step").save_pretrained(folder / "step")
     return folder
 
 
-@pytest.mark.parametrize("energy", ["ar:{}/ar", "coar:{}/ar", "nce:{}/nce", "ar:{0}/ar + 0.5*nce:{0}/nce"])
+@pytest.mark.parametrize(
+    "energy", ["ar:{}/ar", "coar:{}/ar", "nce:{}/nce", "step:{}/step", "ar:{0}/ar + 0.5*nce:{0}/nce"]
+)
 def test_sampling_with_an_energy_says_what_it_cost(edlm, models, energy):  # noqa: F811
     words = ["--steps", 4, "--candidates", 3, "--window", 0.5, "--num", 2, "--json"]
     done = edlm("sample", "--denoiser", models / "denoiser", "--energy", energy.format(models), *words)
@@ -58,6 +61,8 @@ def test_a_trace_file_has_the_settings_and_every_step(edlm, models, tmp_path):  
         (["--energy", "ar:{}/ar", "--steps", "0"], "steps must be at least 1, got 0"),
         (["--energy", "gpt:{}/ar"], "unknown energy"),
         (["--energy", "ar:{}/nce"], "expected 'edlm-autoregressive'"),
+        (["--energy", "nce:{}/step"], "write step:"),
+        (["--energy", "step:{}/step", "--completions", "2"], "reads no completions"),
         (["--infill", "no hole"], "has no hole"),
         (["--infill", "[MASK:17]"], "longer than the model's 16 tokens"),
         (["--infill", "A [MASK]"], "--infill has 'A' at character 0"),

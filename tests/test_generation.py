@@ -116,7 +116,7 @@ def test_energies_are_loaded_by_kind_and_composed(folder):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("gpt:x", "unknown energy 'gpt:x'; write ar:NAME, coar:NAME or nce:NAME"),
+        ("gpt:x", "unknown energy 'gpt:x'; write ar:NAME, coar:NAME, nce:NAME or step:NAME"),
         ("ar:", "unknown energy 'ar:'"),
         ("two*ar:x", "the weight before * must be a number"),
         ("ar:{folder}/nce", "expected 'edlm-autoregressive'"),

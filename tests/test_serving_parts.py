@@ -8,9 +8,10 @@ import torch
 
 from edlm.benchmarks.serving import Load, bench_serving
 from edlm.commands.serve import serve
-from edlm.energy import ZeroEnergy
+from edlm.energy import StepEnergy, ZeroEnergy
 from edlm.errors import UserError
 from edlm.generation import generate
+from edlm.models.energy_network import energy_from_denoiser
 from edlm.sample_config import SampleConfig
 from edlm.serving.config import ServeConfig
 from edlm.serving.transcript import Transcript, with_holes
@@ -20,10 +21,11 @@ from toys import tiny_autoregressive, tiny_denoiser
 for extra in ("fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(extra)
 from edlm.serving.batcher import Batcher, Ticket  # noqa: E402
+from edlm.serving.batches import importance_of  # noqa: E402
 from edlm.serving.catalogue import ServedModel, load_catalogue  # noqa: E402
 from edlm.serving.metrics import Metrics  # noqa: E402
 from edlm.serving.orders import make_order  # noqa: E402
-from edlm.serving.problems import BusyError, StoppingError  # noqa: E402
+from edlm.serving.problems import BusyError, RequestError, StoppingError  # noqa: E402
 from edlm.serving.protocol import CompletionRequest  # noqa: E402
 from edlm.serving.server import is_loopback  # noqa: E402
 
@@ -216,3 +218,12 @@ def test_a_server_under_load_makes_no_error_and_every_seed_one_text():
     assert report["errors"] == 0 and report["seeds_with_more_than_one_text"] == 0, report
     assert report["requests"] >= 6 and report["sequences_per_step"] > 1
     assert report["server_megabytes"]["late"] < 1.1 * report["server_megabytes"]["early"]
+
+
+def test_completions_for_a_step_energy_are_refused_before_anything_is_queued():
+    energy = StepEnergy(energy_from_denoiser(tiny_denoiser(length=64), target="step").eval())
+    catalogue, asked = served({"steps": energy}), {"prompt": "a", "max_tokens": 8, "energy": "steps"}
+    (task,) = order(catalogue, **asked).tasks
+    assert importance_of(task).energy is energy
+    with pytest.raises(RequestError, match="judges single steps and reads no completions"):
+        order(catalogue, **asked, completions=2)

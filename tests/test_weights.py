@@ -63,6 +63,7 @@ def test_builtin_models_write_text_with_an_energy_and_score_it():
     denoiser = edlm.load("text8-nano-denoiser")
     specs = ["ar:text8-nano-ar", "coar:text8-nano-ar"]
     specs += ["nce:text8-nano-energy"] if "text8-nano-energy" in builtin_names() else []
+    specs += ["step:text8-nano-step-energy"] if "text8-nano-step-energy" in builtin_names() else []
     for spec in specs:
         config = SampleConfig(steps=4, candidates=2, length=32)
         sample = next(iter(generate(denoiser, 1, config, energy=load_energy(spec, denoiser))))

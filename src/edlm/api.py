@@ -73,8 +73,8 @@ def sample(
     keywords: `steps`, `candidates`, `window`, `temperature`, `length`, `seed` and others; `config` is where they start
     from. The same seed gives the same texts, whatever `batch_size` is.
 
-    An energy is named as on the command line, 'ar:NAME', 'coar:NAME', 'nce:NAME' or a weighted sum; or it is an object
-    that can be called like one. It works on the denoiser's device.
+    An energy is named as on the command line, 'ar:NAME', 'coar:NAME', 'nce:NAME', 'step:NAME' or a sum; or it is an
+    object that can be called like one. It works on the denoiser's device.
     """
     from edlm.generation import generate
 
@@ -118,7 +118,9 @@ def as_model(model: "str | Path | Model") -> "Model":
 
     loaded = load(model) if isinstance(model, str | Path) else model
     if isinstance(loaded, EnergyNetwork):
-        raise UserError("an energy writes no text by itself; name a denoiser, and give this with energy='nce:NAME'")
+        raise UserError(
+            "an energy writes no text by itself; name a denoiser, and give this with energy='nce:NAME' or 'step:NAME'"
+        )
     if isinstance(loaded, CausalLM):
         raise UserError("a causal model from elsewhere is an energy or an oracle here: give it with energy='ar:NAME'")
     return loaded
@@ -126,7 +128,7 @@ def as_model(model: "str | Path | Model") -> "Model":
 
 def as_energy(energy: "str | Energy | EnergyNetwork | None", model: "Model") -> "Energy | None":
     """What corrects the model, loaded if it was named."""
-    from edlm.energy import LearnedEnergy
+    from edlm.energy import learned_energy
     from edlm.energy_spec import load_energy
     from edlm.generation import require_denoiser
     from edlm.models.autoregressive import Autoregressive
@@ -140,4 +142,4 @@ def as_energy(energy: "str | Energy | EnergyNetwork | None", model: "Model") -> 
     if isinstance(energy, Autoregressive):
         choice = "AutoregressiveEnergy(model) or CarryOverEnergy(model), both in edlm.energy"
         raise UserError(f"an autoregressive model makes two kinds of energy; say which: {choice}")
-    return LearnedEnergy(energy) if isinstance(energy, EnergyNetwork) else energy
+    return learned_energy(energy) if isinstance(energy, EnergyNetwork) else energy

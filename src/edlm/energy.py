@@ -7,6 +7,10 @@ Legend: B batch, K candidates, L positions.
 An energy gets K candidates of every sequence, the state they complete, the time, and the proposal's log-probability of
 each candidate, and returns a number each; low is good. The proposal term is handed in, never computed again. Energies
 are never negated here: the minus sign is written once, in `importance.log_weights`.
+
+A step energy judges only what one step reveals: its candidates xs have the tokens of S and masks where xt keeps them,
+
+    p(x^S | xt) = p_theta(x^S | xt) exp(-E(xs, xt, t)) / Z(xt, S)
 """
 
 from collections.abc import Iterator, Sequence
@@ -103,6 +107,25 @@ class LearnedEnergy:
 
 
 @dataclass(frozen=True)
+class StepEnergy:
+    """E(xs, xt, t): a network trained to tell what a step truly reveals from the denoiser's draws of it.
+
+    No token that stays masked enters, so a step needs no completions, and its bound has no average over them.
+    """
+
+    model: EnergyNetwork
+    num_passes: int = 1
+
+    def __call__(self, x0: Tensor, xt: Tensor, t: Tensor, log_proposal: Tensor) -> Tensor:
+        return score_candidates(x0, lambda rows, x: self.model(x, xt[rows], t[rows]))
+
+
+def learned_energy(network: EnergyNetwork) -> LearnedEnergy | StepEnergy:
+    """The energy that a network was trained to be."""
+    return StepEnergy(network) if network.config.target == "step" else LearnedEnergy(network)
+
+
+@dataclass(frozen=True)
 class WeightedSum:
     """A sum of energies, each times its weight: the product of their corrections."""
 
@@ -111,6 +134,9 @@ class WeightedSum:
     def __post_init__(self) -> None:
         if not self.terms:
             raise UserError("a sum of energies needs at least one term")
+        if len({judges_steps(energy) for _, energy in self.terms}) > 1:
+            reason = "a step energy judges what one step reveals, the others whole texts, so their sum judges neither"
+            raise UserError(f"{reason}; add step energies to each other, or leave them out")
 
     @property
     def num_passes(self) -> int:
@@ -118,6 +144,13 @@ class WeightedSum:
 
     def __call__(self, x0: Tensor, xt: Tensor, t: Tensor, log_proposal: Tensor) -> Tensor:
         return torch.stack([weight * energy(x0, xt, t, log_proposal) for weight, energy in self.terms]).sum(0)
+
+
+def judges_steps(energy: Energy) -> bool:
+    """Whether the energy's candidates are what one step reveals, with masks where xt stays masked."""
+    if isinstance(energy, WeightedSum):
+        return judges_steps(energy.terms[0][1])
+    return isinstance(energy, StepEnergy)
 
 
 def networks_of(energy: Energy) -> Iterator[tuple[float, str, nn.Module]]:

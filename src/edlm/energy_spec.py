@@ -1,8 +1,8 @@
-"""An energy from its name on the command line: ar:NAME, coar:NAME, nce:NAME, or a weighted sum of them."""
+"""An energy from its name on the command line: ar:NAME, coar:NAME, nce:NAME, step:NAME, or a weighted sum of them."""
 
 from collections.abc import Sequence
 
-from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, Energy, LearnedEnergy, WeightedSum
+from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, Energy, WeightedSum, learned_energy
 from edlm.errors import UserError
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.causal_files import load_causal
@@ -15,8 +15,9 @@ from edlm.tokenization import Tokenizer
 
 Tokens = Autoregressive | CausalLM | EnergyNetwork
 
-LABELS = {"ar": "AR", "coar": "coAR", "nce": "NCE"}
-GRAMMAR = "ar:NAME, coar:NAME or nce:NAME, or a sum such as 'ar:NAME + 0.5*nce:NAME'"
+LABELS = {"ar": "AR", "coar": "coAR", "nce": "NCE", "step": "step"}
+NETWORKS = {"nce": "clean", "step": "step"}
+GRAMMAR = "ar:NAME, coar:NAME, nce:NAME or step:NAME, or a sum such as 'ar:NAME + 0.5*nce:NAME'"
 
 
 def load_energy(spec: str, denoiser: AnyDenoiser) -> Energy:
@@ -56,11 +57,22 @@ def _parse_term(term: str) -> tuple[float, str, str]:
 def _load_term(term: str, denoiser: AnyDenoiser) -> tuple[float, Energy]:
     factor, kind, name = _parse_term(term)
     device = next(denoiser.parameters()).device
-    if kind == "nce":
+    if kind in NETWORKS:
         network = EnergyNetwork.from_pretrained(name).to(device)
+        check_target(kind, network, name)
         check_same_tokens(denoiser, network, name)
-        return factor, LearnedEnergy(network)
+        return factor, learned_energy(network)
     return factor, _causal_energy(kind, load_causal(name).to(device), denoiser, name)
+
+
+def check_target(kind: str, network: EnergyNetwork, name: str) -> None:
+    """nce is an energy of whole texts, step one of single steps; neither can be used as the other."""
+    if network.config.target == NETWORKS[kind]:
+        return
+    if kind == "nce":
+        raise UserError(f"{name} judges what one step reveals, not whole texts; write step:{name}")
+    remedy = f"write nce:{name}, or train one with edlm train energy --nce.target step"
+    raise UserError(f"{name} judges whole texts, not what one step reveals; {remedy}")
 
 
 def _causal_energy(kind: str, model: Autoregressive | CausalLM, denoiser: AnyDenoiser, name: str) -> Energy:

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from edlm.data import Corpus
 from edlm.data.blocks import Blocks
 from edlm.distributed import World
-from edlm.energy import CarryOverEnergy, Energy
+from edlm.energy import CarryOverEnergy, Energy, judges_steps
 from edlm.errors import UserError
 from edlm.importance import ImportanceSampling, RevealFirst, make_importance
 from edlm.journal import Journal
@@ -141,8 +141,9 @@ def _about(config: LikelihoodConfig, law: Law | None, steps: int | None) -> tupl
         return f"upper bound (NELBO), {'continuous time' if steps is None else length}", ("steps", "seed")
     uses: tuple[str, ...] = ("steps", "candidates", "window", "inner", "seed")
     if isinstance(law, ImportanceSampling):
-        kind = f"reveal-first sampler, R = {law.completions}" if isinstance(law, RevealFirst) else "sampler"
-        uses += ("completions",) if isinstance(law, RevealFirst) else ()
+        kind = "step-energy sampler" if judges_steps(law.energy) else "sampler"
+        if isinstance(law, RevealFirst):
+            kind, uses = f"reveal-first sampler, R = {law.completions}", (*uses, "completions")
         return f"upper bound of the {kind}, {length}, k = {law.num_candidates}, w = {law.window:g}", uses
     return f"upper bound of the ideal sampler, {length}, w = {law.window:g}", (*uses, "partition_samples")
 

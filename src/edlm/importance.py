@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from edlm.energy import Energy
+from edlm.energy import Energy, judges_steps
 from edlm.errors import UserError
 from edlm.partition import lower_bound
 from edlm.randomness import Randomness, draw, rand
@@ -20,7 +20,10 @@ from edlm.vocabulary import Predictions
 
 @dataclass(frozen=True)
 class ImportanceSampling:
-    """The paper's Algorithm 1: energy, number of candidates k, window w; and a temperature on the weights."""
+    """The paper's Algorithm 1: energy, number of candidates k, window w; and a temperature on the weights.
+
+    With a step energy the candidates are for what the step reveals, and for nothing else.
+    """
 
     energy: Energy
     num_candidates: int = 2
@@ -44,7 +47,8 @@ class ImportanceSampling:
 
     def candidates(self, at: "Step", uniform: Tensor) -> "Candidates":
         """Candidates drawn with `uniform` (B, K, L), and their weights."""
-        x0, log_proposal = propose(at.predictions, at.xt, at.mask_id, uniform)
+        where = at.is_revealed if judges_steps(self.energy) else None
+        x0, log_proposal = propose(at.predictions, at.xt, at.mask_id, uniform, where=where)
         energies = self.energy(x0, at.xt, at.t, log_proposal)
         return Candidates(x0, energies, log_weights(energies, self.temperature))
 
@@ -67,6 +71,8 @@ class RevealFirst(ImportanceSampling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if judges_steps(self.energy):
+            raise UserError("a step energy reads no completions; leave completions out")
         if self.completions < 1:
             raise UserError(f"completions must be at least 1, got {self.completions}")
 
@@ -91,7 +97,7 @@ class RevealFirst(ImportanceSampling):
 def make_importance(
     energy: Energy, candidates: int, window: float = 1.0, temperature: float = 1.0, completions: int = 0
 ) -> ImportanceSampling:
-    """Algorithm 1, or reveal-first where there are completions."""
+    """Algorithm 1, or reveal-first where there are completions. A step energy brings its own kind of candidates."""
     if completions:
         return RevealFirst(energy, candidates, window, temperature, completions)
     return ImportanceSampling(energy, candidates, window, temperature)
@@ -159,15 +165,19 @@ class Choice:
 
 
 def propose(
-    predictions: Predictions, xt: Tensor, mask_id: int, uniform: Tensor, *, clamped: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+    predictions: Predictions, xt: Tensor, mask_id: int, uniform: Tensor, *, clamped: Tensor | None = None,
+    where: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """K completions of each row of `xt` (B, L), drawn from the denoiser, and the log-probability of each.
 
     `predictions` are the denoiser's at the N masked positions, `uniform` is (B, K, L). Returns candidates (B, K, L) and
     log p_theta (B, K) float64. Known tokens are copied and cost nothing. Where `clamped` (B, L) is not the mask, its
-    token is taken instead of a drawn one, and its probability counted.
+    token is taken instead of a drawn one, and its probability counted. With `where` (B, L) only those of the masked
+    positions get tokens, and the others stay masked.
     """
     is_masked = xt == mask_id
+    if where is not None:
+        predictions, is_masked = predictions.select(where[is_masked]), where
     K = uniform.shape[1]
     tokens, each = predictions.draw(uniform.transpose(1, 2)[is_masked])  # (N, K)
     if clamped is not None:
@@ -221,14 +231,14 @@ def choose(log_weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
 
 def draw_log_weights(
     predictions: Predictions, xt: Tensor, t: Tensor, energy: Energy, num: int, *, mask_id: int, generator: Randomness,
-    clamped: Tensor | None = None, temperature: float = 1.0,
+    clamped: Tensor | None = None, where: Tensor | None = None, temperature: float = 1.0,
 ) -> Tensor:  # fmt: skip
     """log w of `num` completions of each row of `xt`, drawn from the denoiser's `predictions` at its masks: (B, num).
 
     Tokens are small and drawn all at once; energies score them a few at a time, so memory hardly grows with `num`.
     """
     uniform = rand((len(xt), num, xt.shape[1]), generator, device=xt.device)
-    x0, log_proposal = propose(predictions, xt, mask_id, uniform, clamped=clamped)
+    x0, log_proposal = propose(predictions, xt, mask_id, uniform, clamped=clamped, where=where)
     return log_weights(energy(x0, xt, t, log_proposal), temperature)
 
 

@@ -22,7 +22,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from edlm.energy import CarryOverEnergy, Energy, is_normalised, is_normalised_at
+from edlm.energy import CarryOverEnergy, Energy, is_normalised, is_normalised_at, judges_steps
 from edlm.errors import UserError
 from edlm.importance import (
     ImportanceSampling,
@@ -164,6 +164,8 @@ def paper_nll(
     marginal of S belongs where this has the joint of all masked tokens. For the carry-over energy every token ends up
     with weight one, whatever T, and both columns are the causal model's own NLL; that is returned without any draw.
     """
+    if judges_steps(energy):
+        raise UserError("the paper's formula needs an energy of whole texts, not of steps; choose protocol certified")
     if isinstance(energy, CarryOverEnergy) and energy.covers:
         return autoregressive_nll(energy.model, x0, is_given=is_given).unsqueeze(-1).expand(-1, 2)
     moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps, is_given=is_given)
@@ -227,7 +229,7 @@ class RevealStep:
             return self._reveal_first_gain(predictions, law, inner)
         if isinstance(law, ImportanceSampling):
             k = law.num_candidates
-            groups = num_groups(inner, k)
+            groups = inner if judges_steps(law.energy) else num_groups(inner, k)
             others = self._log_weights(predictions, law, groups * (k - 1), FREE)
             clamped = self._clamped(predictions, law, inner, self.is_revealed)
             return resampled_gain(clamped, others.view(len(self.x0), groups, k - 1))
@@ -256,15 +258,19 @@ class RevealStep:
         is_known = is_normalised_at(law.energy, self.xt, self.mask_id) & (law.temperature == 1)
         if is_known.all():
             return torch.zeros(len(self.x0), dtype=torch.float64, device=self.x0.device)
-        data = self._clamped(predictions, law, 1, self.xt == self.mask_id).squeeze(-1)
+        data = self._clamped(predictions, law, 1, self._drawn(law)).squeeze(-1)
         # Same numbers as for the clamped draws: the two bounds then rise and fall together.
         drawn = self._log_weights(predictions, law, law.partition_samples, CLAMPED)
         return upper_bound(drawn, data).masked_fill(is_known, 0)
 
+    def _drawn(self, law: Law) -> Tensor:
+        """Where candidates get tokens: (B, L). For a step energy that is S, and nothing else needs averaging over."""
+        return self.is_revealed if judges_steps(law.energy) else self.xt == self.mask_id
+
     def _clamped(self, predictions: Predictions, law: Law, num: int, where: Tensor) -> Tensor:
-        """log w of `num` completions that have the true tokens at `where`: (B, num). If that is all of M, just one."""
+        """log w of `num` completions that have the true tokens at `where`: (B, num). If that is all drawn, just one."""
         clamped = torch.where(where, self.x0, self.mask_id)
-        if torch.equal(where, self.xt == self.mask_id):
+        if torch.equal(where, self._drawn(law)):
             return self._log_weights(predictions, law, 1, CLAMPED, clamped).expand(-1, num)
         return self._log_weights(predictions, law, num, CLAMPED, clamped)
 
@@ -273,6 +279,7 @@ class RevealStep:
     ) -> Tensor:  # fmt: skip
         return draw_log_weights(
             predictions, self.xt, self.t, law.energy, num, mask_id=self.mask_id, clamped=clamped,
+            where=self.is_revealed if judges_steps(law.energy) else None,
             generator=[make_generator(*key, stream) for key in self.keys], temperature=law.temperature,
         )  # fmt: skip
 

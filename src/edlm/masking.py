@@ -34,6 +34,23 @@ def corrupt_count(
     return torch.where(rank < num_masked.unsqueeze(-1), mask_id, x0)
 
 
+def corrupt_step(
+    x0: Tensor, t: Tensor, s: Tensor, schedule: Schedule, mask_id: int, *, generator: Randomness
+) -> tuple[Tensor, Tensor]:
+    """xt (B, L), and which of its masks the step t -> s reveals (B, L), never none of a row; t and s (B,).
+
+    Each token has a level, uniform in (0, 1), and is masked at t if that is below 1 - alpha(t): tokens are revealed in
+    falling order of their levels. A step that would reveal none goes on until it has revealed the next one; where t
+    leaves nothing masked, the last token of all is that one. Which tokens are masked and revealed, given how many, is
+    uniform, as in the sampler.
+    """
+    level = rand(x0.shape, generator, device=x0.device)
+    before, after = (1 - schedule.alpha(time.double()).to(x0.device).unsqueeze(-1) for time in (t, s))  # (B, 1)
+    is_masked = level <= torch.maximum(before, level.amin(-1, keepdim=True))
+    next_level = level.masked_fill(~is_masked, 0).amax(-1, keepdim=True)
+    return torch.where(is_masked, mask_id, x0), is_masked & (level >= torch.minimum(after, next_level))
+
+
 def choose_revealed(
     xt: Tensor, t: Tensor, s: Tensor, schedule: Schedule, mask_id: int, *, generator: Randomness
 ) -> Tensor:

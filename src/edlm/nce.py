@@ -1,8 +1,9 @@
-"""Noise-contrastive estimation of an energy: true completions against the denoiser's (paper eq. 10).
+"""Noise-contrastive estimation of an energy: true tokens against the denoiser's (paper eq. 10).
 
 Legend: B batch, K = 1 + n completions per sequence, the true one first.
 
-All losses are in nats, one per sequence. Their optimum is E = log p_theta(x0 | xt) - log q(x0 | xt), for which Z = 1.
+All losses are in nats, one per sequence. Their optimum is E = log p_theta(x0 | xt) - log q(x0 | xt), for which Z = 1;
+for a step energy the same of x^S, what a step reveals.
 """
 
 import torch
@@ -12,18 +13,23 @@ from torch import Tensor
 from edlm.energy import Energy
 from edlm.importance import effective_sample_size, log_weights, propose
 from edlm.models.denoiser import DenoiserLike, predict
-from edlm.objectives import masked_log_likelihood
+from edlm.objectives import sum_per_row
 from edlm.partition import lower_bound
 
 
-def contrast(energy: Energy, denoiser: DenoiserLike, x0: Tensor, xt: Tensor, t: Tensor, uniform: Tensor) -> Tensor:
+def contrast(
+    energy: Energy, denoiser: DenoiserLike, x0: Tensor, xt: Tensor, t: Tensor, uniform: Tensor,
+    where: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Energies (B, K) of the true completion of `xt` (B, L), then of those drawn from the denoiser with `uniform`
-    (B, K - 1, L); one denoiser pass serves all of them."""
+    (B, K - 1, L); one denoiser pass serves all of them. With `where` (B, L) only those masked tokens are filled in."""
+    is_masked = xt == denoiser.mask_id
+    where = is_masked if where is None else where
     with torch.no_grad():
         predictions = predict(denoiser, xt, t)
-        drawn, log_drawn = propose(predictions, xt, denoiser.mask_id, uniform)
-        log_true = masked_log_likelihood(predictions, x0, xt, denoiser.mask_id)
-    every = torch.cat([x0.unsqueeze(1), drawn], dim=1)  # (B, K, L)
+        drawn, log_drawn = propose(predictions, xt, denoiser.mask_id, uniform, where=where)
+        log_true = sum_per_row(predictions.select(where[is_masked]).log_prob(x0[where]), where)
+    every = torch.cat([torch.where(where, x0, xt).unsqueeze(1), drawn], dim=1)  # (B, K, L)
     return energy(every, xt, t, torch.cat([log_true.unsqueeze(1), log_drawn], dim=1))
 
 
@@ -38,7 +44,8 @@ def binary_loss(energies: Tensor) -> Tensor:
 def ranking_loss(energies: Tensor) -> Tensor:
     """-log softmax(-E) of the true completion among all K: (B,) from (B, K).
 
-    Blind to anything that all completions of a state share, so it fixes E only up to a function of (xt, t).
+    Blind to anything that all completions of a state share, so it fixes E only up to a function of (xt, t). For a step
+    energy it is log K less the certified gain of a step with K candidates, so training tightens the bound itself.
     """
     return -torch.log_softmax(-energies, dim=-1)[:, 0]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from edlm.durable import LineStore
-from edlm.energy import Energy, identity_of
+from edlm.energy import Energy, identity_of, judges_steps
 from edlm.errors import UserError
 from edlm.generation import Model, generate
 from edlm.models.autoregressive import Autoregressive
@@ -93,12 +93,16 @@ def make_grid(
     methods: Sequence[Method], steps: Sequence[int], candidates: Sequence[int], windows: Sequence[float],
     base: SampleConfig, completions: Sequence[int] = (0,),
 ) -> list[Setting]:  # fmt: skip
-    """All settings: every method with every number of steps; candidates and window only where there is an energy."""
+    """All settings: every method with every number of steps; candidates and window only where there is an energy.
+
+    A step energy reads no completions, so it is there once whatever they are.
+    """
     grid = []
     for method in methods:
         some_steps = [base.steps] if method.is_causal else steps
         unused = [(0, base.candidates, base.window)]
-        choices = product(completions, candidates, windows) if method.energy is not None else unused
+        kinds = (0,) if method.energy is not None and judges_steps(method.energy) else completions
+        choices = product(kinds, candidates, windows) if method.energy is not None else unused
         for (R, k, w), T in product(choices, some_steps):
             grid.append(Setting(method, replace(base, steps=T, candidates=k, completions=R, window=w)))
     return grid

@@ -52,7 +52,7 @@ def likelihood(
     ar
         Folder, built-in name or hub name of an autoregressive model, instead of a denoiser; beside one in a sweep.
     energy
-        What corrects the denoiser, as in `edlm sample`: ar:NAME, coar:NAME, nce:NAME or a weighted sum. A sweep takes
+        What corrects the denoiser, as in `edlm sample`: ar:NAME, coar:NAME, nce:NAME, step:NAME or a sum. A sweep takes
         several.
     candidates
         k: candidates of a step, of which the energy chooses one; 'ideal' for the limit of many. A sweep takes a list,

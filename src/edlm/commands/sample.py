@@ -44,7 +44,7 @@ def sample(
     ar
         Folder, built-in name or hub name of an autoregressive model, instead of a denoiser.
     energy
-        What corrects the denoiser: ar:NAME, coar:NAME or nce:NAME, or a weighted sum such as 'ar:NAME + 0.5*nce:NAME'.
+        What corrects the denoiser: ar:NAME, coar:NAME, nce:NAME or step:NAME, or a sum like 'ar:NAME + 0.5*nce:NAME'.
         NAME of ar and coar is a folder, file, built-in or hub name of any causal language model, such as gpt2.
     num
         Number of sequences.

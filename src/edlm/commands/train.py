@@ -63,7 +63,8 @@ def energy(
 ) -> None:  # fmt: skip
     """Train an energy by noise-contrastive estimation: true completions against those of a frozen denoiser.
 
-    Under torchrun the batch is split over the processes. A second call with the same settings resumes the run.
+    With --nce.target step it judges what single steps reveal. Under torchrun the batch is split over the processes. A
+    second call with the same settings resumes the run.
 
     Parameters
     ----------

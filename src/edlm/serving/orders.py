@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from edlm.energy import judges_steps
 from edlm.errors import UserError
 from edlm.serving.catalogue import Catalogue, ServedModel
 from edlm.serving.config import ServeConfig
@@ -116,6 +117,8 @@ def choose_settings(request: CompletionRequest, model: ServedModel, config: Serv
     if request.energy not in model.energies:
         known = ", ".join([NONE, *model.energies])
         raise RequestError(f"no energy {request.energy[:100]!r} here; choose from {known}", param="energy")
+    if completions and judges_steps(model.energies[request.energy]):
+        raise RequestError(f"{request.energy} judges single steps and reads no completions", param="completions")
     window = 1.0 if request.window is None else request.window
     return Settings(request.temperature, request.energy, candidates, window, completions), steps
 

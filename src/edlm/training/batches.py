@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from edlm.data.blocks import Blocks
-from edlm.masking import corrupt
+from edlm.masking import corrupt, corrupt_step
 from edlm.objectives import Times, stratified_times
 from edlm.randomness import make_generator, make_streams, rand, spread
 from edlm.schedule import Schedule
@@ -61,6 +61,12 @@ class NoisyBatches:
     times: Times = field(default_factory=Times)
     negatives: int = 0
     """Sets of numbers per row with which completions will be drawn."""
+    steps: bool = False
+    """Whether a row is one step of a sampler: `is_revealed` says which masks it reveals, at least one.
+
+    The sampler has T steps, T log-uniform between 1 and L: 1 to 2 steps are as common as 2 to 4, or 128 to 256. More
+    than L would add nothing, since their steps reveal one token or none.
+    """
 
     def __call__(self, rows: list[int]) -> dict[str, Any]:
         batch, generators = self.texts(rows), make_streams(self.texts.seed, rows)
@@ -78,7 +84,13 @@ class NoisyBatches:
     def _noisy(self, batch: dict[str, Any], u: Tensor, generators: list[torch.Generator]) -> dict[str, Any]:
         rows, x0 = batch["row"], batch["x0"]
         t = self.times.at(u)
-        batch |= {"t": t, "xt": corrupt(x0, t, self.schedule, self.mask_id, generator=generators)}
+        if self.steps:
+            size = x0.shape[1] ** -rand((len(rows),), generators)  # 1 / T
+            s, noise = (t - size).clamp(min=0), (self.schedule, self.mask_id)
+            xt, batch["is_revealed"] = corrupt_step(x0, t, s, *noise, generator=generators)
+        else:
+            xt = corrupt(x0, t, self.schedule, self.mask_id, generator=generators)
+        batch |= {"t": t, "xt": xt}
         if self.negatives:
             batch["uniform"] = rand((len(rows), self.negatives, x0.shape[1]), generators)
         return batch

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from edlm.data import Corpus, DataConfig
 from edlm.data.record import trained_on
-from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, Energy, LearnedEnergy
+from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, Energy, learned_energy
 from edlm.energy_spec import check_same_tokens
 from edlm.errors import UserError
 from edlm.models.autoregressive import Autoregressive, AutoregressiveConfig
@@ -79,21 +79,23 @@ def energy_task(config: EnergyTrainConfig, denoiser: Denoiser, corpus: Corpus) -
         run.batch_size,
         Times(nce.t_min, nce.t_max, nce.t_power),
         nce.negatives,
+        steps=nce.target == "step",
     )
     validation = None
     if run.eval_every:  # all times, evenly, whatever is trained on
         texts = TextBatches(corpus["validation"], run.seed)
-        validation = NoisyBatches(
-            texts, denoiser.schedule, denoiser.mask_id, run.batch_size, negatives=VALIDATION_NEGATIVES
-        )
+        validation = replace(collate, texts=texts, times=Times(), negatives=VALIDATION_NEGATIVES)
     return EnergyTask(model, energy, denoiser, collate, validation, loss_form(config), nce.t_weight)
 
 
 def start_energy(config: EnergyTrainConfig, denoiser: Denoiser) -> tuple[EnergyNetwork | Autoregressive, Energy]:
     """The model that is trained and the energy it defines."""
     if not config.init:
-        network = energy_from_denoiser(denoiser, inputs=config.nce.inputs, pooling=config.nce.pooling)
-        return network, LearnedEnergy(network)
+        nce = config.nce
+        network = energy_from_denoiser(denoiser, inputs=nce.inputs, pooling=nce.pooling, target=nce.target)
+        return network, learned_energy(network)
+    if config.nce.target == "step":
+        raise UserError("nce.target step trains a network that reads masked text, which no ar or coar can; drop init")
     kind, _, name = config.init.partition(":")
     if kind not in ("ar", "coar") or not name:
         raise UserError(f"init must be empty, ar:DIR or coar:DIR, got {config.init!r}")
@@ -103,10 +105,13 @@ def start_energy(config: EnergyTrainConfig, denoiser: Denoiser) -> tuple[EnergyN
 
 
 def loss_form(config: EnergyTrainConfig) -> str:
-    """binary or ranking. The AR energy's Z is the unknown p_AR(x^U), so only ranking, which is blind to Z, fits it."""
+    """binary or ranking. The AR energy's Z is the unknown p_AR(x^U), so only ranking, which is blind to Z, fits it.
+
+    For a step energy either does; ranking is the default, because its value is that of the certified bound.
+    """
     is_unnormalised = config.init.startswith("ar:")
     if config.nce.loss == "auto":
-        return "ranking" if is_unnormalised else "binary"
+        return "ranking" if is_unnormalised or config.nce.target == "step" else "binary"
     if config.nce.loss == "binary" and is_unnormalised:
         raise UserError("nce.loss binary needs a normalised energy; use nce.loss ranking, or init coar:DIR")
     return config.nce.loss

@@ -63,18 +63,23 @@ def licence_of(folder: Path) -> str:
 def what(model: Any, recipe: dict[str, Any]) -> str:
     """What kind of model it is, in one sentence."""
     if isinstance(model, EnergyNetwork) and not recipe:
-        return "This is a learned energy (EDLM-NCE): it corrects the denoiser that it was trained with."
+        return f"This is a {energy_kind(model)}: it corrects the denoiser that it was trained with."
     if "nce" in recipe:
-        form = "learned energy (EDLM-NCE)" if isinstance(model, EnergyNetwork) else "fine-tuned autoregressive energy"
         about = (
             f"it corrects the denoiser `{recipe['denoiser']}`, from whose completions it was trained to tell true ones"
         )
-        return f"This is a {form}: {about}."
+        return f"This is a {energy_kind(model)}: {about}."
     if isinstance(model, Denoiser):
         return "This is a masked diffusion denoiser (MDLM): it fills in masked tokens, many at a time."
     return (
         "This is an autoregressive language model, for use by itself, as an energy (EDLM-AR, EDLM-coAR) or as a judge."
     )
+
+
+def energy_kind(model: Any) -> str:
+    if not isinstance(model, EnergyNetwork):
+        return "fine-tuned autoregressive energy"
+    return "learned energy of single steps" if model.config.target == "step" else "learned energy (EDLM-NCE)"
 
 
 def rows(model: Any, facts: dict[str, Any], recipe: dict[str, Any]) -> dict[str, str]:
@@ -152,20 +157,37 @@ def likelihood_row(m: dict[str, Any]) -> tuple[str, str]:
 
 
 def energy_row(m: dict[str, Any]) -> tuple[str, str]:
-    value = f"**{m['loss']:.4f} ± {m['standard_error']:.4f}** nats, accuracy {m['accuracy']:.3f}"
-    return f"{m['form']} NCE loss", f"{value}, log Z {m['log_z']:.3f}, {m['negatives']} negatives"
+    value = f"**{m['loss']:.4f} ± {m['standard_error']:.4f}** nats, {accuracy(m)}"
+    if m["form"] == "binary":
+        value += f", log Z {m['log_z']:.3f}"
+    return f"{m['form']} NCE loss", f"{value}, {m['negatives']} negatives"
+
+
+def accuracy(m: dict[str, Any]) -> str:
+    """How often the energy is right. Ranking fixes no threshold, so only pairs can be judged then."""
+    name = "accuracy" if m["form"] == "binary" else "pair_accuracy"
+    return f"{name.replace('_', ' ')} {m[name]:.3f}"
 
 
 def energy_table(measured: dict[str, Any]) -> list[str]:
-    """Loss and accuracy of an energy in each part of the time, from nearly clean to all masked."""
+    """Loss and accuracy of an energy in each part of the time, from nearly clean to all masked; of steps by size."""
     if "form" not in measured:
         return []
-    lines = ["| time t | NCE loss, nats | accuracy | pair accuracy | log Z |", "|---|---|---|---|---|"]
-    for b in range(NUM_BINS):
-        low, high = f"{b / NUM_BINS:.1f}", f"{(b + 1) / NUM_BINS:.1f}"
-        values = [measured.get(f"{key}_t{low}-{high}") for key in ("loss", "accuracy", "pair_accuracy", "log_z")]
+    times = [f"{b / NUM_BINS:.1f}-{(b + 1) / NUM_BINS:.1f}" for b in range(NUM_BINS)]
+    sizes = [key.removeprefix("loss_revealed") for key in measured if key.startswith("loss_revealed")]
+    by_size = parts_table(measured, "tokens revealed", "revealed", sizes) if sizes else []
+    return [*parts_table(measured, "time t", "t", times), *by_size]
+
+
+def parts_table(measured: dict[str, Any], title: str, prefix: str, parts: list[str]) -> list[str]:
+    """One row for each part; a ranking loss fixes neither threshold nor log Z, so they are left out then."""
+    columns = {"loss": "NCE loss, nats", "accuracy": "accuracy", "pair_accuracy": "pair accuracy", "log_z": "log Z"}
+    names = list(columns) if measured["form"] == "binary" else ["loss", "pair_accuracy"]
+    lines = [f"| {title} | {' | '.join(columns[name] for name in names)} |", "|---" * (1 + len(names)) + "|"]
+    for part in parts:
+        values = [measured.get(f"{name}_{prefix}{part}") for name in names]
         if None not in values:
-            lines.append(f"| {low} to {high} | " + " | ".join(f"{value:.3f}" for value in values) + " |")
+            lines.append(f"| {part.replace('-', ' to ')} | " + " | ".join(f"{v:.3f}" for v in values) + " |")
     return [*lines, ""]
 
 
@@ -188,11 +210,16 @@ def usage(name: str, model: Any, recipe: dict[str, Any]) -> list[str]:
 
 def command(name: str, model: Any, recipe: dict[str, Any]) -> str:
     if isinstance(model, EnergyNetwork) and not recipe:
-        return f"edlm sample --denoiser DENOISER --energy nce:{name} --steps 32 --candidates 8"
+        return f"edlm sample --denoiser DENOISER --energy {spec_kind(model)}:{name} --steps 32 --candidates 8"
     if "nce" in recipe:
-        kind = "nce" if isinstance(model, EnergyNetwork) else recipe["init"].partition(":")[0]
+        kind = spec_kind(model) if isinstance(model, EnergyNetwork) else recipe["init"].partition(":")[0]
         return f"edlm sample --denoiser {recipe['denoiser']} --energy {kind}:{name} --steps 32 --candidates 8"
     return f"edlm sample --{'ar' if isinstance(model, Autoregressive) else 'denoiser'} {name} --num 4"
+
+
+def spec_kind(model: EnergyNetwork) -> str:
+    """How --energy names it."""
+    return "step" if model.config.target == "step" else "nce"
 
 
 def licence_name(licence: str) -> str:
@@ -213,7 +240,7 @@ def summary(folder: Path) -> list[str]:
     if "bits" in m:
         result = f"{m['bits']:.3f} ± {m['standard_error']:.3f} bits per {m['unit']}, {m['quantity']}"
     else:
-        result = f"{m['loss']:.3f} ± {m['standard_error']:.3f} nats, NCE loss; accuracy {m['accuracy']:.3f}"
+        result = f"{m['loss']:.3f} ± {m['standard_error']:.3f} nats, {m['form']} NCE loss; {accuracy(m)}"
     runs = [facts, *facts.get("history", [])]
     steps, seen = (sum(run[key] for run in runs) for key in ("steps", "tokens_seen"))
     counts = [f"{facts['parameters']:,}", f"{steps:,}", f"{seen / 1e6:.1f}M {unit}"]

@@ -163,10 +163,12 @@ class TrainConfig:
 class ContrastConfig:
     """Noise-contrastive training of an energy."""
 
+    target: Literal["clean", "step"] = "clean"
+    """What the energy judges: completions of all masked tokens, or only what one step reveals (a step energy)."""
     negatives: int = 4
     """Completions drawn from the denoiser per true one; one denoiser pass serves all."""
     loss: Literal["auto", "binary", "ranking"] = "auto"
-    """binary: true or drawn, each completion by itself; ranking: which of 1 + n is true. auto: ranking for ar:DIR."""
+    """binary: true or drawn, each completion by itself; ranking: which of 1 + n is true. auto: ranking for ar:DIR and for steps, else binary."""  # noqa: E501
     inputs: Literal["marked", "joined"] = "marked"
     """How the network sees what was masked: a mark on those positions, or both embeddings joined as in the paper."""
     pooling: Literal["mean", "sum"] = "mean"

@@ -14,7 +14,7 @@ import yaml
 from edlm._version import __version__
 from edlm.data import Corpus
 from edlm.data.record import RUN, is_exported, portable_source
-from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, Energy, LearnedEnergy
+from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, Energy, judges_steps, learned_energy
 from edlm.errors import UserError
 from edlm.evaluation import Likelihood, choose_blocks
 from edlm.models.autoregressive import Autoregressive
@@ -97,13 +97,14 @@ def energy_measurement(
     model: EnergyNetwork | Autoregressive, denoiser: Denoiser, config: EnergyTrainConfig, corpus: Corpus, split: str,
     *, max_blocks: int, batch_size: int,
 ) -> Measurement:  # fmt: skip
-    """Contrastive loss and accuracy on held-out text, over all times and in each fifth of them."""
+    """Contrastive loss and accuracy on held-out text, over all times and in each fifth; of steps also by size."""
     blocks, seed = corpus[split], config.run.seed
+    energy, form = energy_of(model, config.init), loss_form(config)
+    texts, steps = TextBatches(blocks, seed), judges_steps(energy)
     noise = NoisyBatches(
-        TextBatches(blocks, seed), denoiser.schedule, denoiser.mask_id, 1, negatives=VALIDATION_NEGATIVES
-    )
-    form = loss_form(config)
-    task = EnergyTask(model, energy_of(model, config.init), denoiser, noise, noise, form)
+        texts, denoiser.schedule, denoiser.mask_id, 1, negatives=VALIDATION_NEGATIVES, steps=steps
+    )  # fmt: skip
+    task = EnergyTask(model, energy, denoiser, noise, noise, form)
     index = choose_blocks(len(blocks), max_blocks)
     values = task.summarise(task.validate(index, batch_size or 8, next(model.parameters()).device))
     about = {"form": form, "negatives": VALIDATION_NEGATIVES, "num_blocks": len(index), "block_length": blocks.length}
@@ -113,7 +114,7 @@ def energy_measurement(
 def energy_of(model: EnergyNetwork | Autoregressive, init: str) -> Energy:
     """The energy that a trained model defines: its own output, or that of the autoregressive energy it started as."""
     if isinstance(model, EnergyNetwork):
-        return LearnedEnergy(model)
+        return learned_energy(model)
     return CarryOverEnergy(model) if init.startswith("coar:") else AutoregressiveEnergy(model)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from edlm.data.blocks import Blocks
-from edlm.energy import Energy
+from edlm.energy import Energy, judges_steps
 from edlm.evaluation import make_score, score_blocks, summarise
 from edlm.likelihood_config import LikelihoodConfig
 from edlm.models.autoregressive import Autoregressive
@@ -94,7 +94,7 @@ class LanguageModelTask:
 
 @dataclass(frozen=True)
 class EnergyTask:
-    """Contrast: the true completion of a masked sequence against completions drawn from a frozen denoiser."""
+    """Contrast: the true completion of a masked sequence, or of one step, against draws of a frozen denoiser."""
 
     model: Autoregressive | EnergyNetwork
     energy: Energy
@@ -117,34 +117,48 @@ class EnergyTask:
 
     def energies(self, batch: Batch) -> Tensor:
         """Energies (B, K) of the true completion, then of the drawn ones."""
-        return contrast(self.energy, self.denoiser, batch["x0"], batch["xt"], batch["t"], batch["uniform"])
+        what = batch["x0"], batch["xt"], batch["t"], batch["uniform"], batch.get("is_revealed")
+        return contrast(self.energy, self.denoiser, *what)
 
     @torch.no_grad()
     def validate(self, index: Sequence[int], batch_size: int, device: torch.device) -> np.ndarray:
-        """Columns: t, loss, then the diagnostics in their order."""
+        """Columns: t, tokens judged, loss, then the diagnostics in their order."""
         assert self.validation is not None
         rows = []
         for start in range(0, len(index), batch_size):
             batch = self.validation.of_blocks(list(index[start : start + batch_size]))
             batch = {key: value.to(device) for key, value in batch.items()}
             energies = self.energies(batch)
-            columns = [batch["t"], LOSSES[self.form](energies), *diagnostics(energies).values()]
+            judged = batch.get("is_revealed", batch["xt"] == self.denoiser.mask_id).sum(-1)
+            columns = [batch["t"], judged, LOSSES[self.form](energies), *diagnostics(energies).values()]
             rows.append(torch.stack([column.double() for column in columns], dim=-1).cpu().numpy())
         return np.concatenate(rows)
 
     def summarise(self, values: np.ndarray) -> dict[str, float]:
-        """Means over all blocks, and over those whose t falls into each fifth of (0, 1]."""
+        """Means over all blocks, over those with t in each fifth of (0, 1], and of steps by what they reveal."""
         names = ["loss", *diagnostics(torch.zeros(1, 2))]
-        loss = values[:, 1]
+        t, judged, loss = values.T[:3]
         metrics = {"standard_error": float(loss.std(ddof=1) / math.sqrt(len(loss))) if len(loss) > 1 else math.nan}
-        metrics |= dict(zip(names, map(float, values[:, 1:].mean(0)), strict=True))
-        bins = np.ceil(values[:, 0] * NUM_BINS).astype(int) - 1
-        for b in range(NUM_BINS):
-            inside = values[bins == b, 1:]
-            if len(inside):
-                label = f"t{b / NUM_BINS:.1f}-{(b + 1) / NUM_BINS:.1f}"
-                metrics |= {f"{name}_{label}": float(v) for name, v in zip(names, inside.mean(0), strict=True)}
+        groups = {"": np.ones_like(t, dtype=bool)} | by_time(t)
+        if judges_steps(self.energy):
+            groups |= by_size(judged)
+        for label, inside in groups.items():
+            if inside.any():
+                means = values[inside, 2:].mean(0)
+                metrics |= {name + label: float(v) for name, v in zip(names, means, strict=True)}
         return metrics
+
+
+def by_time(t: np.ndarray) -> dict[str, np.ndarray]:
+    """Which values belong to each fifth of (0, 1], by the name of the fifth."""
+    number = np.ceil(t * NUM_BINS).astype(int) - 1
+    return {f"_t{b / NUM_BINS:.1f}-{(b + 1) / NUM_BINS:.1f}": number == b for b in range(NUM_BINS)}
+
+
+def by_size(judged: np.ndarray) -> dict[str, np.ndarray]:
+    """Which steps reveal 1 to 3 tokens, 4 to 15, 16 to 63, ..., by name."""
+    number = np.floor(np.log2(judged.clip(min=1)) / 2).astype(int)
+    return {f"_revealed{4**b}-{4 ** (b + 1) - 1}": number == b for b in range(number.max() + 1)}
 
 
 def gather(mine: np.ndarray, world_size: int) -> np.ndarray:
