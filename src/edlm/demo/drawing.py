@@ -1,0 +1,109 @@
+"""Texts drawn step by step for a page that can stop at any of them, as the films that it shows."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from edlm import sampler
+from edlm.demo.shelf import NONE, Shelf
+from edlm.energy_spec import energy_label
+from edlm.errors import UserError
+from edlm.generation import count_steps, evaluations, known_tokens, require_tokenizer, trajectory
+from edlm.metrics import Estimate, estimate, perplexity, token_entropy
+from edlm.oracle import score_samples
+from edlm.randomness import make_streams
+from edlm.sample_config import SampleConfig
+from edlm.show.film import Film, Reel
+from edlm.template import HOLE
+from edlm.trace import Tracer
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to draw, as it was chosen on the page."""
+
+    denoiser: str
+    energy: str
+    text: str
+    """A prompt, or a text with holes."""
+    config: SampleConfig
+    num: int = 1
+
+    @property
+    def label(self) -> str:
+        return "MDLM" if self.energy == NONE else energy_label(self.energy)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How good and how dear the texts of a drawing are."""
+
+    perplexity: Estimate | None
+    """Under the oracle, if there is one."""
+    entropy: Estimate
+    """Of each text's tokens, in nats."""
+    seconds: float
+    """Of all drawing, without showing it."""
+    denoiser_passes: int
+    energy_passes: int
+
+
+class Drawing:
+    """One order being carried out. Nothing is computed but when the next step is asked for.
+
+    Setting `is_stopped`, from any thread, makes its next step the last.
+    """
+
+    def __init__(self, order: Order, shelf: Shelf) -> None:
+        self.order, self.model = order, shelf.denoiser(order.denoiser)
+        self.energy = shelf.energy(order.energy, order.denoiser)
+        self.tokenizer = require_tokenizer(self.model)
+        is_infill = HOLE.search(order.text) is not None
+        config = replace(order.config, length=None) if is_infill else order.config
+        prompt, infill = ("", order.text) if is_infill else (order.text, "")
+        fixed = known_tokens(self.model, self.tokenizer, config, prompt, infill)
+        if len(fixed) > self.model.length:
+            raise UserError(f"length must be at most the model's {self.model.length} tokens, got {len(fixed)}")
+        device = next(self.model.parameters()).device
+        streams = make_streams(config.seed, range(order.num))
+        self.state = sampler.init(len(fixed), streams, self.model.mask_id, fixed=fixed, device=device)
+        self.config, self.seconds, self.is_stopped = config, 0.0, False
+        about = {"model": order.denoiser, "kind": "denoiser", "energy": None if order.energy == NONE else order.energy}
+        about |= {"prompt": prompt, "infill": infill or None} | asdict(config)
+        self._tracer = Tracer(self.tokenizer)
+        num_steps = count_steps(self.model, config, fixed)
+        self._reel = Reel(self._tracer.header(about, fixed, self.model.mask_id, num_steps))
+
+    @property
+    def film(self) -> Film:
+        """How the first text comes about."""
+        return self._reel.film(0)
+
+    def steps(self) -> Iterator[Film]:
+        """The film after each step, until it is finished or stopped."""
+        walk = trajectory(self.model, self.state, self.config, self.energy)
+        while not self.is_stopped and (step := self._timed(walk)) is not None:
+            self.state, info = step
+            self._reel.add(self._tracer.line(range(self.order.num), self.state, info))
+            yield self.film
+
+    def _timed(self, walk: Iterator[Any]) -> Any:
+        start = time.perf_counter()
+        step = next(walk, None)
+        self.seconds += time.perf_counter() - start
+        return step
+
+    def texts(self) -> list[str]:
+        return [self.tokenizer.decode(tokens) for tokens in self.state.x.tolist()]
+
+    def measure(self, shelf: Shelf, oracle: str) -> Measured:
+        """What the finished texts are worth."""
+        tokens, judge = self.state.x.tolist(), shelf.oracle(oracle, self.order.denoiser)
+        judged = None
+        if judge is not None:
+            scores = score_samples(judge, self.texts(), tokens, self.tokenizer)
+            judged = perplexity(scores.nats, scores.num_tokens, scores.num_characters).perplexity
+        passes = [evaluations(self.state, row) for row in range(self.order.num)]
+        entropy = estimate([token_entropy(row) for row in tokens])
+        return Measured(judged, entropy, self.seconds, *(sum(each) for each in zip(*passes, strict=True)))
