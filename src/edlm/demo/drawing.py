@@ -5,17 +5,21 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from torch import Tensor
+
 from edlm import sampler
 from edlm.demo.shelf import NONE, Shelf
 from edlm.energy_spec import energy_label
 from edlm.errors import UserError
 from edlm.generation import count_steps, evaluations, known_tokens, require_tokenizer, trajectory
 from edlm.metrics import Estimate, estimate, perplexity, token_entropy
+from edlm.models.masked_lm import AnyDenoiser
 from edlm.oracle import score_samples
 from edlm.randomness import make_streams
 from edlm.sample_config import SampleConfig
 from edlm.show.film import Film, Reel
 from edlm.template import HOLE
+from edlm.tokenization import TextError
 from edlm.trace import Tracer
 
 
@@ -29,6 +33,24 @@ class Order:
     """A prompt, or a text with holes."""
     config: SampleConfig
     num: int = 1
+
+    @property
+    def has_holes(self) -> bool:
+        return HOLE.search(self.text) is not None
+
+    @property
+    def settings(self) -> SampleConfig:
+        """How it is drawn: a text with holes says by itself how long it is."""
+        return replace(self.config, length=None) if self.has_holes else self.config
+
+    @property
+    def known_text(self) -> dict[str, str]:
+        return {"prompt": "", "infill": self.text} if self.has_holes else {"prompt": self.text, "infill": ""}
+
+    def describe(self) -> dict[str, Any]:
+        """What the text is, for its film; as `edlm sample` writes it."""
+        about = {"model": self.denoiser, "kind": "denoiser", "energy": None if self.energy == NONE else self.energy}
+        return about | self.known_text | asdict(self.settings)
 
     @property
     def label(self) -> str:
@@ -59,21 +81,14 @@ class Drawing:
         self.order, self.model = order, shelf.denoiser(order.denoiser)
         self.energy = shelf.energy(order.energy, order.denoiser)
         self.tokenizer = require_tokenizer(self.model)
-        is_infill = HOLE.search(order.text) is not None
-        config = replace(order.config, length=None) if is_infill else order.config
-        prompt, infill = ("", order.text) if is_infill else (order.text, "")
-        fixed = known_tokens(self.model, self.tokenizer, config, prompt, infill)
-        if len(fixed) > self.model.length:
-            raise UserError(f"length must be at most the model's {self.model.length} tokens, got {len(fixed)}")
+        self.config, self.seconds, self.is_stopped = order.settings, 0.0, False
+        fixed = known(order, self.model)
         device = next(self.model.parameters()).device
-        streams = make_streams(config.seed, range(order.num))
+        streams = make_streams(self.config.seed, range(order.num))
         self.state = sampler.init(len(fixed), streams, self.model.mask_id, fixed=fixed, device=device)
-        self.config, self.seconds, self.is_stopped = config, 0.0, False
-        about = {"model": order.denoiser, "kind": "denoiser", "energy": None if order.energy == NONE else order.energy}
-        about |= {"prompt": prompt, "infill": infill or None} | asdict(config)
         self._tracer = Tracer(self.tokenizer)
-        num_steps = count_steps(self.model, config, fixed)
-        self._reel = Reel(self._tracer.header(about, fixed, self.model.mask_id, num_steps))
+        num_steps = count_steps(self.model, self.config, fixed)
+        self._reel = Reel(self._tracer.header(order.describe(), fixed, self.model.mask_id, num_steps))
 
     @property
     def film(self) -> Film:
@@ -107,3 +122,14 @@ class Drawing:
         passes = [evaluations(self.state, row) for row in range(self.order.num)]
         entropy = estimate([token_entropy(row) for row in tokens])
         return Measured(judged, entropy, self.seconds, *(sum(each) for each in zip(*passes, strict=True)))
+
+
+def known(order: Order, model: AnyDenoiser) -> Tensor:
+    """The tokens that are known from the start (L,); texts longer than the model are not drawn here."""
+    try:
+        fixed = known_tokens(model, require_tokenizer(model), order.settings, **order.known_text)
+    except TextError as error:
+        raise TextError(error.character, error.position, "write it in the model's vocabulary") from error
+    if len(fixed) > model.length:
+        raise UserError(f"length must be at most the model's {model.length} tokens, got {len(fixed)}")
+    return fixed
