@@ -8,6 +8,7 @@ import pytest
 
 from edlm.errors import UserError
 from edlm.generation import generate
+from edlm.models.energy_network import energy_from_denoiser
 from edlm.sample_config import SampleConfig
 from edlm.show.film import Film
 from test_show import lines_of, write
@@ -73,6 +74,13 @@ def test_the_page_draws_what_the_library_draws(shelf, names, controls, weighed, 
 def test_without_an_energy_nothing_is_weighed(shelf, controls):
     *_, last = watch(shelf, *controls(energy=NONE))
     assert "nothing was weighed" in last[5] and last[6].count("<svg") == 1
+
+
+def test_an_energy_of_single_steps_weighs_revealed_tokens_without_being_told(names, controls, tmp_path):
+    energy_from_denoiser(tiny_denoiser(length=32), target="step").save_pretrained(tmp_path / "energy")
+    spec = f"step:{tmp_path / 'energy'}"
+    *_, last = watch(Shelf([names[0]], [spec]), *controls(energy=spec, weighed=FIRST))
+    assert last[1].is_finished and last[1].settings["completions"] == 0 and "◆" in last[5]
 
 
 def test_a_text_with_holes_is_filled(shelf, controls):

@@ -7,11 +7,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from edlm.energy import AutoregressiveEnergy
+from edlm.energy import AutoregressiveEnergy, StepEnergy
 from edlm.errors import UserError
 from edlm.generation import count_steps, generate, known_tokens
+from edlm.models.energy_network import energy_from_denoiser
 from edlm.sample_config import SampleConfig
 from edlm.show.film import Reel, printable, title
+from edlm.show.fragments import candidates_html
 from edlm.show.palette import ink, luminance, step_colour
 from edlm.show.terminal import Screen, frame_lines
 from edlm.show.trace_file import read_film, read_trace
@@ -23,14 +25,14 @@ from toys import tiny_autoregressive, tiny_denoiser
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'"
 
 
-def lines_of(model=None, num=1, prompt="", infill="", **settings):
+def lines_of(model=None, num=1, prompt="", infill="", energy=None, **settings):
     """Header and steps of a real trajectory, as they stand in a file, and its samples."""
     model, config = model or tiny_denoiser(), SampleConfig(**({"steps": 5, "candidates": 3} | settings))
     fixed = known_tokens(model, model.tokenizer, config, prompt, infill)
-    tracer = Tracer(model.tokenizer)
+    tracer = Tracer(model.tokenizer, model.mask_id)
     about = {"model": "toy", "kind": "denoiser", "energy": "ar:toy", "seed": 0, "steps": config.steps}
-    lines = [tracer.header(about, fixed, model.mask_id, count_steps(model, config, fixed))]
-    energy = AutoregressiveEnergy(tiny_autoregressive())
+    lines = [tracer.header(about, fixed, count_steps(model, config, fixed))]
+    energy = energy or AutoregressiveEnergy(tiny_autoregressive())
     samples = list(
         generate(
             model, num, config, energy=energy, prompt=prompt, infill=infill,
@@ -81,6 +83,17 @@ def test_a_frame_shows_what_was_revealed_when_and_from_what_it_was_chosen():
             assert frame.step.ess == line["choice"]["effective_sample_size"][0]
 
 
+def test_candidates_of_a_single_step_keep_their_masks(tmp_path):
+    energy = StepEnergy(energy_from_denoiser(tiny_denoiser(), target="step"))
+    lines, (sample,) = lines_of(energy=energy)
+    film = read_film(write(tmp_path / "t.jsonl", lines))
+    for frame in list(film.frames())[1:]:
+        for candidate in frame.candidates:
+            assert [cell.text == "" for cell in candidate.cells] == [cell.step is None for cell in frame.cells]
+    assert "".join(cell.text for cell in film.frame(5).cells) == sample.text
+    assert "·" in candidates_html(film, film.frame(1))
+
+
 def test_a_text_made_in_windows_is_one_film():
     lines, (sample,) = lines_of(length=30, overlap=2)
     film = film_of(lines)
@@ -92,8 +105,8 @@ def test_a_text_made_in_windows_is_one_film():
 def test_the_film_of_an_autoregressive_model_reveals_one_token_after_another():
     model = tiny_autoregressive()
     config = SampleConfig()
-    tracer, fixed = Tracer(model.tokenizer), known_tokens(model, model.tokenizer, config, "ab", "")
-    lines = [tracer.header({}, fixed, model.mask_id, count_steps(model, config, fixed))]
+    tracer, fixed = Tracer(model.tokenizer, model.mask_id), known_tokens(model, model.tokenizer, config, "ab", "")
+    lines = [tracer.header({}, fixed, count_steps(model, config, fixed))]
     list(generate(model, 1, config, prompt="ab", watch=lambda *step: lines.append(tracer.line(*step))))
     film = film_of(lines)
     assert film.revealed_at == [0, 0, *range(1, 15)] and film.num_steps == 14

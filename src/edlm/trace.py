@@ -20,27 +20,33 @@ Line = dict[str, Any]
 
 @final
 class Tracer:
-    """Turns steps into lines, and remembers which tokens' texts are in the trace already."""
+    """Turns steps into lines, and remembers which tokens' texts are in the trace already. A mask is null in them."""
 
-    def __init__(self, tokenizer: "Tokenizer") -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: "Tokenizer", mask_id: int) -> None:
+        self.tokenizer, self.mask_id = tokenizer, mask_id
         self._written: set[int] = set()
 
-    def header(self, settings: dict[str, Any], fixed: "Tensor", mask_id: int, num_steps: int) -> Line:
+    def header(self, settings: dict[str, Any], fixed: "Tensor", num_steps: int) -> Line:
         """The first line: settings, known tokens (null where unknown), and how many steps a sequence will take."""
-        tokens = [None if token == mask_id else token for token in fixed.tolist()]
+        tokens = self._unmasked(fixed.tolist())
         about = {"edlm_trace": FORMAT, "settings": settings, "num_steps": num_steps, "tokens": tokens}
-        return about | self._pieces(token for token in tokens if token is not None)
+        return about | self._pieces(tokens)
 
     def line(self, indices: range, state: "State", info: "Info") -> Line:
         """What a step did to each sequence of its batch."""
         line = trace_line(indices, state, info)
-        candidates = line["choice"]["candidates"] if "choice" in line else []
         drawn = [token for row in line["revealed"] for _, token in row]
-        return line | self._pieces([*drawn, *(token for row in candidates for one in row for token in one)])
+        if "choice" in line:  # candidates for a single step leave the rest masked
+            rows = [[self._unmasked(one) for one in row] for row in line["choice"]["candidates"]]
+            line["choice"]["candidates"] = rows
+            drawn += [token for row in rows for one in row for token in one]
+        return line | self._pieces(drawn)
 
-    def _pieces(self, tokens: Iterable[int]) -> Line:
-        new = sorted(set(tokens) - self._written)
+    def _unmasked(self, tokens: list[int]) -> list[int | None]:
+        return [None if token == self.mask_id else token for token in tokens]
+
+    def _pieces(self, tokens: Iterable[int | None]) -> Line:
+        new = sorted({token for token in tokens if token is not None} - self._written)
         self._written.update(new)
         return {"pieces": {str(token): piece(self.tokenizer, token) for token in new}}
 

@@ -27,8 +27,8 @@ def demo(
     denoiser
         A denoiser that the page offers, named as in `edlm sample`. Once for each; by default the built-in ones.
     energy
-        An energy that the page offers: ar:NAME, coar:NAME or nce:NAME, or a weighted sum. Once for each; by default
-        those of the built-in models.
+        An energy that the page offers: ar:NAME, coar:NAME, nce:NAME or step:NAME, or a sum, as in `edlm sample`. Once
+        for each; by default those of the built-in models.
     oracle
         Who judges texts when two settings are compared: ar:NAME, with NAME of any causal language model. Once for each;
         by default the built-in one.

@@ -192,13 +192,13 @@ def traced(plan: Plan, about: dict[str, Any], readers: list[Callable[[dict[str, 
     from edlm.generation import require_tokenizer
     from edlm.trace import Tracer
 
-    tracer = Tracer(require_tokenizer(plan.model))
+    tracer = Tracer(require_tokenizer(plan.model), plan.model.mask_id)
 
     def tell(line: dict[str, Any]) -> None:
         for read in readers:
             read(line)
 
-    tell(tracer.header(about, plan.fixed, plan.model.mask_id, plan.num_steps))
+    tell(tracer.header(about, plan.fixed, plan.num_steps))
     return lambda *step: tell(tracer.line(*step))
 
 

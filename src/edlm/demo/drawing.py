@@ -9,6 +9,7 @@ from torch import Tensor
 
 from edlm import sampler
 from edlm.demo.shelf import NONE, Shelf
+from edlm.energy import judges_steps
 from edlm.energy_spec import energy_label
 from edlm.errors import UserError
 from edlm.generation import count_steps, evaluations, known_tokens, require_tokenizer, trajectory
@@ -47,10 +48,10 @@ class Order:
     def known_text(self) -> dict[str, str]:
         return {"prompt": "", "infill": self.text} if self.has_holes else {"prompt": self.text, "infill": ""}
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, config: SampleConfig) -> dict[str, Any]:
         """What the text is, for its film; as `edlm sample` writes it."""
         about = {"model": self.denoiser, "kind": "denoiser", "energy": None if self.energy == NONE else self.energy}
-        return about | self.known_text | asdict(self.settings)
+        return about | self.known_text | asdict(config)
 
     @property
     def label(self) -> str:
@@ -82,13 +83,15 @@ class Drawing:
         self.energy = shelf.energy(order.energy, order.denoiser)
         self.tokenizer = require_tokenizer(self.model)
         self.config, self.seconds, self.is_stopped = order.settings, 0.0, False
+        if self.energy is not None and judges_steps(self.energy):
+            self.config = replace(self.config, completions=0)  # it weighs revealed tokens, and reads nothing else
         fixed = known(order, self.model)
         device = next(self.model.parameters()).device
         streams = make_streams(self.config.seed, range(order.num))
         self.state = sampler.init(len(fixed), streams, self.model.mask_id, fixed=fixed, device=device)
-        self._tracer = Tracer(self.tokenizer)
+        self._tracer = Tracer(self.tokenizer, self.model.mask_id)
         num_steps = count_steps(self.model, self.config, fixed)
-        self._reel = Reel(self._tracer.header(order.describe(), fixed, self.model.mask_id, num_steps))
+        self._reel = Reel(self._tracer.header(order.describe(self.config), fixed, num_steps))
 
     @property
     def film(self) -> Film:

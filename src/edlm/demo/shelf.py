@@ -67,4 +67,5 @@ def ending(kind: str) -> list[str]:
 
 def builtin_energies() -> list[str]:
     causal = [f"{kind}:{name}" for kind in ("ar", "coar") for name in ending("ar")]
-    return causal + [f"nce:{name}" for name in ending("energy")]
+    learned = [f"{'step' if name in ending('step-energy') else 'nce'}:{name}" for name in ending("energy")]
+    return causal + learned

@@ -41,7 +41,8 @@ class Step:
     """After it."""
     start: int
     """Where the candidates begin in the text."""
-    candidates: Sequence[Sequence[int]] = ()
+    candidates: Sequence[Sequence[int | None]] = ()
+    """Their tokens, None where they leave a mask."""
     energies: Sequence[float] = ()
     weights: Sequence[float] = ()
     chosen: int = 0

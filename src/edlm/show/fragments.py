@@ -57,7 +57,7 @@ def candidate_html(candidate: Candidate, number: int, num_steps: int) -> str:
     bar = f'<span class="bar"><span style="width:{min(1.0, candidate.weight):.1%}"></span></span>'
     numbers = f"<span>weight {candidate.weight:.3f}</span>{bar}<span>energy {candidate.energy:.2f}</span>{mark}"
     runs = "".join(
-        run_html(kind, "".join(cell.text for cell in cells), number, num_steps)
+        run_html(kind, "".join(cell.text or MASK for cell in cells), number, num_steps)
         for kind, cells in groupby(candidate.cells, key=lambda cell: kind_of(cell, number))
     )
     return f'<div class="candidate{chosen}"><div class="numbers">{numbers}</div><div class="words">{runs}</div></div>'

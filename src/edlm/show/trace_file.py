@@ -122,7 +122,7 @@ def _check_choice(choice: Any, indices: list[int], length: int, ids: set[int]) -
         for tokens in candidates:
             if not isinstance(tokens, list) or not len(tokens) <= length:
                 raise Wrong(f"choice: a candidate must be a list of at most {length} tokens")
-            _known(tokens, ids)
+            _known((token for token in tokens if token is not None), ids)
 
 
 def _ids(line: Line) -> set[int]:
