@@ -14,7 +14,7 @@ from edlm.generation import generate
 from edlm.models.load import load_model
 from edlm.sample_config import SampleConfig
 from servers import Server, running
-from test_show import film_of, hostile_film, lines_of, write
+from test_show import HOSTILE, film_of, hostile_film, lines_of, write
 from toys import tiny_autoregressive, tiny_denoiser
 
 pytest.importorskip("gradio")
@@ -158,6 +158,11 @@ def test_a_trace_is_opened_and_a_bad_one_is_a_message(visit, tmp_path):
     visit.page.locator("#trace input[type=file]").set_input_files(write(tmp_path / "t.jsonl", lines))
     visit.says("#where", "step 5/5")
     assert visit.text("#words") == sample.text
+    (tmp_path / "bad.jsonl").write_text(HOSTILE)
+    visit.page.locator("#trace [aria-label='Clear']").click()
+    visit.page.locator("#trace input[type=file]").set_input_files(tmp_path / "bad.jsonl")
+    toast = visit.page.get_by_test_id("toast-body")
+    playwright.expect(toast).to_contain_text("bad.jsonl, line 1: it is not JSON", timeout=PATIENCE)
 
 
 def test_two_settings_are_compared_also_in_a_narrow_dark_window(browser, demo):

@@ -130,6 +130,7 @@ def test_the_settings_of_a_trace_become_a_title():
     settings = {"model": "m", "energy": "ar:a", "candidates": 4, "window": 0.2, "completions": 1, "steps": 8, "seed": 3}
     assert title(settings) == "m · energy ar:a, k = 4, w = 0.2 · reveal-first, R = 1 · 8 steps · seed 3"
     assert title({"model": "m", "kind": "ar", "seed": 0}) == "m · seed 0"
+    assert title({"model": "\x1b" + "m" * 10**6, "seed": "\n"}) == "�" + "m" * 299
 
 
 def test_colours_grow_lighter_and_text_on_them_stands_out():

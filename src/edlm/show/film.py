@@ -171,14 +171,13 @@ def printable(text: str) -> str:
 
 def title(settings: dict[str, Any]) -> str:
     """A line that says how the text was drawn, from the settings of a trace."""
-    parts = [printable(str(settings.get("model") or "a model"))]
+    parts = [str(settings.get("model") or "a model")]
     if settings.get("energy"):
-        parts.append(f"energy {printable(str(settings['energy']))}, k = {settings.get('candidates')}")
-        parts[-1] += f", w = {settings.get('window')}"
+        parts.append(f"energy {settings['energy']}, k = {settings.get('candidates')}, w = {settings.get('window')}")
         parts += [f"reveal-first, R = {settings['completions']}"] if settings.get("completions") else []
     if settings.get("kind") != "ar":
         parts.append("first-hitting" if settings.get("first_hitting") else f"{settings.get('steps')} steps")
-    return " · ".join([*parts, f"seed {settings.get('seed')}"])
+    return printable(" · ".join([*parts, f"seed {settings.get('seed')}"])[:300])
 
 
 def summary(film: Film, frame: Frame) -> str:
