@@ -300,8 +300,9 @@ def hostile_film():
 
 
 def test_nothing_in_a_trace_becomes_part_of_the_page():
-    from edlm.show.page import page_html
+    from edlm.show.page import film_json, page_html
 
+    assert not {"<", ">", "&"} & set(film_json(hostile_film()))  # nothing that could end the script
     page = Reader(page_html(hostile_film()))
     assert page.tags.count("script") == 2 and "img" not in page.tags and "onerror" not in page.names
     assert not page.links  # nothing is fetched
