@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUNS   ?= runs/quickstart
 
-.PHONY: install quickstart train weights test test-fast lint format clean
+.PHONY: install quickstart train weights images test test-fast lint format clean
 
 # The stamp is newer than what it depends on once everything is installed, so a second run skips the installation.
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -24,6 +24,10 @@ train: install
 # make weights TRAINED=FOLDER_OF_THE_RUNS DATA=text8:PATH: replaces the built-in weights and the table that lists them.
 weights: install
 	$(BIN)/python examples/export_weights.py $(TRAINED) --data $(DATA)
+
+# The screenshot and the GIF of the README, from the built-in weights; needs Chromium.
+images: install
+	$(BIN)/python examples/make_images.py
 
 test: install lint
 	$(BIN)/python -m pytest

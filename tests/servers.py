@@ -12,14 +12,14 @@ ENV = {k: v for k, v in os.environ.items() if k != "EDLM_API_KEY"} | {"OMP_NUM_T
 
 
 class Server:
-    """`edlm serve` with some arguments; what it prints on standard error goes to a file."""
+    """`edlm serve`, or another command that serves, with some arguments; its standard error goes to a file."""
 
-    def __init__(self, log: Path, *words: object, **env: str) -> None:
+    def __init__(self, log: Path, *words: object, command: str = "serve", **env: str) -> None:
         self.log = log
-        command = [sys.executable, "-m", "edlm", "serve", "--port", "0", *map(str, words)]
+        line = [sys.executable, "-m", "edlm", command, "--port", "0", *map(str, words)]
         with log.open("w") as errors:
             self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=errors, text=True, env=ENV | env
+                line, stdout=subprocess.PIPE, stderr=errors, text=True, env=ENV | env
             )  # fmt: skip
         assert self.process.stdout is not None
         self.url = ""

@@ -112,7 +112,7 @@ sys.argv = ["edlm", "--help"]
 try:
     main()
 finally:
-    sys.exit(bool({"torch", "transformers", "datasets"} & sys.modules.keys()))
+    sys.exit(bool({"torch", "transformers", "datasets", "gradio", "PIL"} & sys.modules.keys()))
 """
     seconds = []
     for _ in range(3):

@@ -80,6 +80,8 @@ def test_the_documentation_shows_all_commands():
         "infill",
         "reproduce",
         "serve",
+        "demo",
+        "show",
         "bench serve",
         "score",
         "push",

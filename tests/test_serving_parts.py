@@ -11,6 +11,7 @@ from edlm.commands.serve import serve
 from edlm.energy import StepEnergy, ZeroEnergy
 from edlm.errors import UserError
 from edlm.generation import generate
+from edlm.listening import is_loopback
 from edlm.models.energy_network import energy_from_denoiser
 from edlm.sample_config import SampleConfig
 from edlm.serving.config import ServeConfig
@@ -27,7 +28,6 @@ from edlm.serving.metrics import Metrics  # noqa: E402
 from edlm.serving.orders import make_order  # noqa: E402
 from edlm.serving.problems import BusyError, RequestError, StoppingError  # noqa: E402
 from edlm.serving.protocol import CompletionRequest  # noqa: E402
-from edlm.serving.server import is_loopback  # noqa: E402
 
 LETTERS = CharacterTokenizer()
 
@@ -204,7 +204,7 @@ def test_listening_beyond_this_machine_without_a_key_is_warned_of(monkeypatch, c
     def no_listening(host, port):
         raise UserError("not in a test")
 
-    monkeypatch.setattr("edlm.serving.server.listen", no_listening)
+    monkeypatch.setattr("edlm.listening.listen", no_listening)
     for settings, key, is_warned in (("0.0.0.0", "", True), ("0.0.0.0", "key", False), ("127.0.0.1", "", False)):
         with pytest.raises(UserError, match="not in a test"):
             serve(settings=ServeConfig(host=settings), api_key=key)

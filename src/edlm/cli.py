@@ -14,6 +14,7 @@ from edlm.commands import (
     bench,
     convert,
     data,
+    demo,
     evaluate,
     export,
     info,
@@ -23,6 +24,7 @@ from edlm.commands import (
     sample,
     score,
     serve,
+    show,
     train,
 )
 from edlm.errors import UserError
@@ -82,6 +84,8 @@ app = App(
 app.command(train.app, name="train")
 app.command(sample.sample)
 app.command(sample.infill)
+app.command(show.show)
+app.command(demo.demo)
 app.command(serve.serve)
 app.command(score.score)
 app.command(evaluate.app, name="evaluate")

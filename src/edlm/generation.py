@@ -72,10 +72,10 @@ def draw_batch(
     generators = make_streams(config.seed, indices)
     state = sampler.init(len(fixed), generators, model.mask_id, fixed=fixed, device=device)
     for start, stop in windows(len(fixed), model.length, config.overlap):
-        part = replace(state, x=state.x[:, start:stop], step=0)
+        part = replace(state, x=state.x[:, start:stop], step=0, start=start)
         for part, info in trajectory(model, part, config, energy):  # noqa: B020
             watch(indices, part, info)
-        state = replace(part, x=torch.cat([state.x[:, :start], part.x, state.x[:, stop:]], dim=1))
+        state = replace(part, x=torch.cat([state.x[:, :start], part.x, state.x[:, stop:]], dim=1), start=0)
     return state
 
 
@@ -92,6 +92,13 @@ def trajectory(model: Model, state: State, config: SampleConfig, energy: Energy 
         return sampler.first_hitting(state, model, temperature=config.temperature, importance=importance)
     times = uniform_times(config.steps)
     return sampler.trajectory(state, model, times, temperature=config.temperature, importance=importance)
+
+
+def count_steps(model: Model, config: SampleConfig, fixed: Tensor) -> int:
+    """How many steps a sequence with these known tokens (L,) takes."""
+    if isinstance(model, Autoregressive) or config.first_hitting:
+        return int((fixed == model.mask_id).sum())
+    return config.steps * len(windows(len(fixed), model.length, config.overlap))
 
 
 def windows(length: int, model_length: int, overlap: int | None) -> list[tuple[int, int]]:

@@ -25,6 +25,8 @@ class State:
     generators: Sequence[torch.Generator]
     step: int = 0
     """Steps made."""
+    start: int = 0
+    """Where `x` begins in its text, if that is longer than the model and made window by window."""
     denoiser_evaluations: Tensor | None = None
     """(B,) passes of each sequence through the denoiser (or causal model) so far."""
     energy_evaluations: Tensor | None = None

@@ -4,7 +4,7 @@ import json as json_module
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +14,8 @@ from edlm.errors import UserError
 from edlm.sample_config import SampleConfig
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from edlm.generation import Model
 
 
@@ -34,6 +36,7 @@ def sample(
     json: bool = False,
     out: Path | None = None,
     trace: Path | None = None,
+    watch: bool = False,
 ) -> None:
     """Draw text from a denoiser, with or without an energy, or from an autoregressive model.
 
@@ -61,6 +64,9 @@ def sample(
         .json or with --json, else plain text.
     trace
         File for the whole trajectory, as JSON lines: the settings, then what every step revealed, saw and chose.
+        `edlm show` makes a page or a GIF of it.
+    watch
+        Show every step of the first sequence of each batch on standard error while it is drawn.
     """
     require_one_model(denoiser, ar)
     for flag, path in (("--out", out), ("--trace", trace)):
@@ -74,10 +80,14 @@ def sample(
     correction = load_energy(energy, require_denoiser(model)) if energy else None
     about = describe(denoiser, ar, energy, prompt, infill, settings)
     try:
-        with progress_bar(model, num, settings) as bar, tracing(trace, about) as write:
+        plan = plan_of(model, settings, prompt, infill)
+        with progress_bar(plan, num, settings, hide=watch) as bar, writing(trace) as write:
+            watchers = [lambda *_: bar.update()]
+            if trace is not None or watch:
+                watchers.append(traced(plan, about, [write, *([projector()] if watch else [])]))
             texts = {"prompt": prompt, "infill": infill}
-            watch = both(lambda *_: bar.update(), write)
-            samples = [asdict(s) for s in generate(model, num, settings, energy=correction, watch=watch, **texts)]
+            drawn = generate(model, num, settings, energy=correction, watch=all_of(watchers), **texts)
+            samples = [asdict(s) for s in drawn]
     except TextError as error:
         remedy, flag = "write it in the model's vocabulary", "--infill" if infill else "--prompt"
         raise TextError(error.character, error.position, remedy, where=flag) from error
@@ -91,6 +101,7 @@ def sample(
 def infill(
     text: str, /, *, denoiser: str, energy: str = "", num: int = 1, settings: Settings = SampleConfig(),
     device: Device = "auto", json: bool = False, out: Path | None = None, trace: Path | None = None,
+    watch: bool = False,
 ) -> None:  # fmt: skip
     """Fill the holes of a text: short for `edlm sample --infill TEXT`.
 
@@ -112,12 +123,14 @@ def infill(
         File to write to, as in `edlm sample`.
     trace
         File for the whole trajectory, as in `edlm sample`.
+    watch
+        Show every step, as in `edlm sample`.
     """
     if not text:
         raise UserError("the infill text is empty; mark what to fill in with [MASK] or [MASK:12]")
     sample(
         denoiser=denoiser, energy=energy, num=num, infill=text, settings=settings, device=device, json=json, out=out,
-        trace=trace,
+        trace=trace, watch=watch,
     )  # fmt: skip
 
 
@@ -128,25 +141,73 @@ def describe(denoiser: str, ar: str, energy: str, prompt: str, infill: str, sett
     return about | {"tempered": settings.is_tempered}
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What is known before the first step."""
+
+    model: "Model"
+    fixed: "Tensor"
+    """(L,) known tokens, masks elsewhere."""
+    num_steps: int
+    """Of each sequence."""
+
+
+def plan_of(model: "Model", settings: SampleConfig, prompt: str, infill: str) -> Plan:
+    from edlm.generation import count_steps, known_tokens, require_tokenizer
+
+    fixed = known_tokens(model, require_tokenizer(model), settings, prompt, infill)
+    return Plan(model, fixed, count_steps(model, settings, fixed))
+
+
 @contextmanager
-def tracing(path: Path | None, about: dict[str, Any]) -> Iterator[Callable[..., None]]:
-    """A function that appends a step to the trace, or does nothing if none was asked for."""
+def writing(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A function that appends a line to the trace, or does nothing if none was asked for."""
     if path is None:
-        yield lambda *_: None
+        yield lambda line: None
         return
-    from edlm.trace import trace_line
-
     with path.open("w", encoding="utf-8") as file:
-        file.write(json_module.dumps({"settings": about}, ensure_ascii=False) + "\n")
-        yield lambda *step: print(json_module.dumps(trace_line(*step)), file=file)
+        yield lambda line: print(json_module.dumps(line, ensure_ascii=False), file=file)
 
 
-def both(first: Callable[..., Any], second: Callable[..., Any]) -> Callable[..., None]:
-    """A watcher that tells two."""
+def projector() -> Callable[[dict[str, Any]], None]:
+    """A function that takes the lines of a trace and shows the first sequence of each batch in the terminal."""
+    from edlm.show.film import Reel
+    from edlm.show.terminal import Screen
+
+    reels: list[Reel] = []
+    screen = Screen()
+
+    def show(line: dict[str, Any]) -> None:
+        if not reels:
+            reels.append(Reel(line))
+            return
+        reels[0].add(line)
+        screen.show(reels[0].film(line["indices"][0]))
+
+    return show
+
+
+def traced(plan: Plan, about: dict[str, Any], readers: list[Callable[[dict[str, Any]], None]]) -> Callable[..., None]:
+    """A watcher that makes lines of a trace for all readers, the header first."""
+    from edlm.generation import require_tokenizer
+    from edlm.trace import Tracer
+
+    tracer = Tracer(require_tokenizer(plan.model), plan.model.mask_id)
+
+    def tell(line: dict[str, Any]) -> None:
+        for read in readers:
+            read(line)
+
+    tell(tracer.header(about, plan.fixed, plan.num_steps))
+    return lambda *step: tell(tracer.line(*step))
+
+
+def all_of(watchers: list[Callable[..., Any]]) -> Callable[..., None]:
+    """A watcher that tells several."""
 
     def watch(*step: Any) -> None:
-        first(*step)
-        second(*step)
+        for tell in watchers:
+            tell(*step)
 
     return watch
 
@@ -167,17 +228,11 @@ def require_writable(flag: str, path: Path | None) -> None:
         raise UserError(f"{flag} {path}: there is no folder {path.parent}; make it first")
 
 
-def progress_bar(model: "Model", num: int, settings: SampleConfig) -> Any:
+def progress_bar(plan: Plan, num: int, settings: SampleConfig, *, hide: bool) -> Any:
     from tqdm import tqdm
 
-    from edlm.generation import windows
-    from edlm.models.autoregressive import Autoregressive
-
-    batches = -(-num // settings.batch_size)
-    parts = windows(settings.length or model.length, model.length, settings.overlap)
-    one_by_one = isinstance(model, Autoregressive) or settings.first_hitting
-    steps = (settings.length or model.length) if one_by_one else settings.steps * len(parts)
-    return tqdm(total=steps * batches, unit="step", desc="sampling", disable=not sys.stderr.isatty(), delay=1)
+    total = plan.num_steps * -(-num // settings.batch_size)
+    return tqdm(total=total, unit="step", desc="sampling", disable=hide or not sys.stderr.isatty(), delay=1)
 
 
 def render(samples: list[dict[str, Any]], about: dict[str, Any], form: str) -> str:

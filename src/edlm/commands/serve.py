@@ -36,8 +36,8 @@ def serve(
     from edlm.extras import require_extra
 
     require_extra("serve", "fastapi", "uvicorn", "prometheus_client")
+    from edlm.listening import is_loopback, listen, web_address
     from edlm.serving.catalogue import load_catalogue
-    from edlm.serving.server import is_loopback, listen
     from edlm.serving.server import serve as run
 
     if not is_loopback(settings.host) and not api_key:
@@ -45,7 +45,5 @@ def serve(
         print(f"edlm: warning: {warning}", file=sys.stderr)
     listening = listen(settings.host, settings.port)
     catalogue = load_catalogue(denoiser, ar, energy or [], device)
-    host, port = listening.getsockname()[:2]
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    print(f"serving {', '.join(catalogue)} at http://{address}/v1", flush=True)
+    print(f"serving {', '.join(catalogue)} at {web_address(listening)}/v1", flush=True)
     run(catalogue, settings, listening, api_key=api_key)
