@@ -5,15 +5,14 @@ a few at a time, so seconds grow with their number and memory does not.
 """
 
 import json
-import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from edlm.benchmarks.isolated import arguments_of, isolated, peak_megabytes
 from edlm.errors import UserError
 from edlm.likelihood_config import LikelihoodConfig
 
@@ -51,18 +50,8 @@ def bench_likelihood(
         raise UserError(f"--energy must be one of {', '.join(ENERGIES)}, got {energy!r}")
     for protocol in ("paper", "certified"):
         for num in nums:
-            yield measure(
-                Setting(protocol, num, energy, preset, vocab_size, length, batch_size, steps, candidates, repeats)
-            )
-
-
-def measure(setting: Setting) -> dict[str, Any]:
-    """Run one setting in a fresh process, whose peak memory is then that of this setting alone."""
-    command = [sys.executable, "-m", "edlm.benchmarks.likelihood", json.dumps(asdict(setting))]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise UserError(f"the benchmark of {setting} failed: {done.stderr.strip().splitlines()[-1:]}")
-    return json.loads(done.stdout)
+            setting = Setting(protocol, num, energy, preset, vocab_size, length, batch_size, steps, candidates, repeats)
+            yield isolated("edlm.benchmarks.likelihood", f"{protocol}, {num} draws", asdict(setting))
 
 
 def run(setting: Setting) -> dict[str, Any]:
@@ -108,11 +97,5 @@ def random_models(setting: Setting) -> Any:
     return denoiser, AutoregressiveEnergy(causal) if setting.energy == "ar" else CarryOverEnergy(causal)
 
 
-def peak_megabytes() -> float:
-    """The most memory this process has had; the system counts it in kilobytes, on macOS in bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
-
-
 if __name__ == "__main__":
-    print(json.dumps(run(Setting(**json.loads(sys.argv[1])))))
+    print(json.dumps(run(Setting(**arguments_of(sys.argv[1:])[0]))))

@@ -97,38 +97,45 @@ def likelihood(
 
 @app.command
 def sample(
-    *, scale: str = "quick", repeats: int = 3, curves: bool = True, out: Path = Path("runs/bench-sample"),
-    json: bool = False,
+    *, scale: str = "quick", parts: str = "compared,causal,steps,memory,curves", repeats: int = 2,
+    out: Path | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     """Seconds and peak memory of EDLM-coAR sampling: against the plain algorithm, and as the work grows.
+
+    Every measurement is kept in the folder: the same command goes on after an interruption, and parts that were made
+    one by one are put together by a command that names them all.
 
     Parameters
     ----------
     scale
         Size of the networks: quick, text8, or small (the paper's: long, and the plain algorithm needs much memory).
+    parts
+        What to measure: compared (with the plain algorithm), causal (with transformers' generate), steps (one by
+        one), memory (in k) and curves (over steps, candidates, length, vocabulary and batch).
     repeats
-        Turns of each sampler, after one to warm up.
-    curves
-        Also measure how seconds grow with steps, candidates, length, vocabulary and batch.
+        Turns of each sampler, after a short one to warm up.
     out
-        Folder for table, numbers and plot.
+        Folder for table, numbers, plots and measurements; by default runs/bench-sample-SCALE.
     json
         Print JSON.
     """
+    from edlm.benchmarks.isolated import Measured
     from edlm.benchmarks.sampling import bench_sampling
-    from edlm.benchmarks.sampling_report import draw_curves, report
+    from edlm.benchmarks.sampling_report import plots_of, report
     from edlm.commands.output import print_json
     from edlm.extras import require_extra
     from edlm.reports import write_report
 
     require_extra("eval", "matplotlib")
+    folder = out or Path(f"runs/bench-sample-{scale}")
     rows = []
-    for section, row in bench_sampling(scale, repeats=repeats, curves=curves):
+    for section, row in bench_sampling(
+        scale, Measured(folder / "measured.jsonl"), parts=[part.strip() for part in parts.split(",")], repeats=repeats
+    ):
         print(f"{section}: {row.get('setting', 'speed')} done", file=sys.stderr)
         rows.append((section, row))
     text, results = report(rows)
-    plots = {"curves.png": lambda path: draw_curves(results, path)} if curves else {}
-    written = write_report(out, text, results, plots)
+    written = write_report(folder, text, results, plots_of(results))
     print_json(written.as_dict()) if json else print(written.as_text())
 
 
