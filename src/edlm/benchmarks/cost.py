@@ -67,6 +67,15 @@ class Speed:
         return arithmetic + work.calls * self.call + work.steps * self.step
 
 
+def on_gpu(setting: Setting, *, speed: float, bandwidth: float, call: float = 2e-3) -> Speed:
+    """A GPU on paper, which does all arithmetic at one speed.
+
+    A call reads the weights of all blocks, two bytes each, and waits `call` seconds for its kernels to be started.
+    """
+    weights = 12 * setting.num_layers * setting.width**2
+    return Speed(speed, speed, speed, call + 2 * weights / bandwidth)
+
+
 def network_work(setting: Setting, tokens: float, *, context: float | None = None) -> float:
     """One sequence of so many tokens through the blocks: 24 D^2 a token and layer, and attention 4 D per pair."""
     D, seen = setting.width, tokens if context is None else context

@@ -10,11 +10,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from edlm.benchmarks.isolated import arguments_of, isolated, peak_megabytes
 from edlm.errors import UserError
 from edlm.likelihood_config import LikelihoodConfig
+from edlm.plots import figure, look, save
+from edlm.reports import markdown_table
 
 ENERGIES = ("ar", "coar", "nce")
 
@@ -73,6 +76,7 @@ def run(setting: Setting) -> dict[str, Any]:
     typical = statistics.median(seconds[1:])
     return {
         "protocol": setting.protocol,
+        "num": setting.num,
         "draws": f"{'n' if setting.protocol == 'paper' else 'R'} = {setting.num}",
         "tokens_per_second": x0.numel() / typical,
         "range": [x0.numel() / max(seconds[1:]), x0.numel() / min(seconds[1:])],
@@ -95,6 +99,30 @@ def random_models(setting: Setting) -> Any:
         return denoiser, LearnedEnergy(energy_from_denoiser(denoiser).eval())
     causal = Autoregressive(AutoregressiveConfig(config)).eval()
     return denoiser, AutoregressiveEnergy(causal) if setting.energy == "ar" else CarryOverEnergy(causal)
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows for a person."""
+    cells = [["protocol", "draws", "tokens/s", "range", "peak memory"]]
+    for row in rows:
+        low, high = row["range"]
+        speed, memory = f"{row['tokens_per_second']:.1f}", f"{row['peak_megabytes']:.0f} MB"
+        cells.append([row["protocol"], row["draws"], speed, f"{low:.1f} to {high:.1f}", memory])
+    return markdown_table(cells)
+
+
+def draw_effort(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Seconds per token and peak memory over the number of draws, one line per protocol."""
+    with figure(2, width=4.2, height=3.4) as (made, (left, right)):
+        for index, protocol in enumerate(dict.fromkeys(row["protocol"] for row in rows)):
+            some = [row for row in rows if row["protocol"] == protocol]
+            x = [row["num"] for row in some]
+            left.plot(x, [1 / row["tokens_per_second"] for row in some], **look(index), label=protocol)
+            right.plot(x, [row["peak_megabytes"] for row in some], **look(index), label=protocol)
+        left.set(xscale="log", yscale="log", xlabel="draws (n or R)", ylabel="seconds per token")
+        right.set(xscale="log", xlabel="draws (n or R)", ylabel="peak memory, MB", ylim=(0, None))
+        left.legend(frameon=False)
+        save(made, path)
 
 
 if __name__ == "__main__":

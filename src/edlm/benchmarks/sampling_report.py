@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from edlm.benchmarks.cost import Setting, on_gpu, work
 from edlm.plots import COLOURS, GREY, figure, look, save
 from edlm.reports import markdown_table
 
 COMPARED = ["setting", "ours, s", "plain, s", "plain / ours", "predicted, s", "share of peak", "ours", "plain"]
 MEMORY = ["setting", "peak memory"]
+PREDICTED = ["setting", "TFLOP", "vocabulary", "calls", "seconds"]
 CURVES = ["over", "value", "seconds", "range", "predicted, s", "share of peak"]
 
 
@@ -63,6 +65,23 @@ def agreement_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     ratios = np.array([row["predicted"] / row["ours"] for row in rows])
     spread = {"median": float(np.median(ratios)), "low": float(ratios.min()), "high": float(ratios.max())}
     return spread | {"close": int((abs(ratios - 1) <= 0.25).sum()), "num": len(rows)}
+
+
+def predicted(settings: Sequence[Setting], *, speed: float, bandwidth: float) -> tuple[str, list[dict[str, Any]]]:
+    """What the settings would cost on a GPU of that speed, on paper."""
+    rows: list[dict[str, Any]] = []
+    for setting in settings:
+        needed = work(setting, device="cuda")
+        seconds = on_gpu(setting, speed=speed, bandwidth=bandwidth).seconds(needed)
+        share = (needed.drawn + needed.scored) / needed.total
+        rows.append({"setting": setting.label, "operations": needed.total, "vocabulary_share": share,
+                     "calls": needed.calls, "seconds": seconds})  # fmt: skip
+    cells = [
+        [r["setting"], f"{r['operations'] / 1e12:,.1f}", f"{r['vocabulary_share']:.0%}", f"{r['calls']:,.0f}",
+         f"{r['seconds']:,.2f}"]
+        for r in rows
+    ]  # fmt: skip
+    return markdown_table([PREDICTED, *cells]), rows
 
 
 def compared_cells(row: dict[str, Any]) -> list[str]:
