@@ -4,10 +4,9 @@ Every step is an `edlm` command, printed before it runs. A run that is not there
 """
 
 import argparse
-import shlex
-import subprocess
-import sys
 from pathlib import Path
+
+from command import edlm
 
 from edlm.models.builtin import builtin_names
 from edlm.reports import markdown_table
@@ -53,15 +52,6 @@ def write_table() -> None:
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     PAGE.write_text(f"{before}{BEGIN}{table()}{END}{after}", encoding="utf-8")
-
-
-def edlm(*arguments: object) -> None:
-    """Show a command, run it, and stop if it fails."""
-    words = [str(argument) for argument in arguments]
-    print(f"\n$ edlm {shlex.join(words)}", flush=True)
-    done = subprocess.run([sys.executable, "-m", "edlm", *words])
-    if done.returncode:
-        sys.exit(done.returncode)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,10 @@ Every step is an `edlm` command, printed before it runs. A second call finds its
 
 import argparse
 import json
-import shlex
-import subprocess
-import sys
 import time
 from pathlib import Path
+
+from command import edlm
 
 from edlm.models.builtin import builtin_names
 from edlm.study import readable
@@ -57,15 +56,6 @@ def first_text(row: dict, out: Path) -> str:
 def shown(value: dict) -> str:
     error = value["standard_error"]
     return f"{value['mean']:.2f}" + ("" if error is None else f" ± {error:.2f}")
-
-
-def edlm(*arguments: object) -> None:
-    """Show a command, run it, and stop if it fails."""
-    words = [str(argument) for argument in arguments]
-    print(f"\n$ edlm {shlex.join(words)}", flush=True)
-    done = subprocess.run([sys.executable, "-m", "edlm", *words])
-    if done.returncode:
-        sys.exit(done.returncode)
 
 
 if __name__ == "__main__":

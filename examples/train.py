@@ -5,11 +5,10 @@ Every step is an `edlm` command, printed before it runs. A second call finds the
 
 import argparse
 import json
-import shlex
-import subprocess
-import sys
 import time
 from pathlib import Path
+
+from command import edlm
 
 CONFIG = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
 
@@ -38,17 +37,6 @@ def main() -> None:
 def score(flag: str, folder: Path) -> dict[str, float]:
     """Bits per character on the test split."""
     return json.loads(edlm("evaluate", "likelihood", flag, folder, "--max-blocks", "1024", "--json", capture=True))
-
-
-def edlm(*arguments: object, capture: bool = False) -> str:
-    """Show a command, run it, and stop if it fails."""
-    words = [str(argument) for argument in arguments]
-    print(f"\n$ edlm {shlex.join(words)}", flush=True)
-    command = [sys.executable, "-m", "edlm", *words]
-    done = subprocess.run(command, stdout=subprocess.PIPE if capture else None, text=True)
-    if done.returncode:
-        sys.exit(done.returncode)
-    return done.stdout or ""
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -11,12 +12,17 @@ import torch
 import oracle
 from edlm.benchmarks import plain
 from edlm.benchmarks.cost import Setting, Speed, Work, network_work, projection_work, step_work, work
-from edlm.benchmarks.sampling import QUICK, SCALES, fresh, run
-from edlm.benchmarks.sampling_report import exponent
+from edlm.benchmarks.isolated import Measured, isolated
+from edlm.benchmarks.sampling import PROCESS, QUICK, SCALES, bench_sampling
+from edlm.benchmarks.sampling_process import measure_speed, run
+from edlm.benchmarks.sampling_report import agreement_of, exponent
+from edlm.errors import UserError
 from edlm.models.autoregressive import Autoregressive, AutoregressiveConfig
 from edlm.models.denoiser import Denoiser, DenoiserConfig
 from edlm.models.transformer import TransformerConfig
 from edlm.randomness import make_generator
+from edlm.scoring import PASS_TOKENS
+from test_cli import assert_refused, edlm, succeed  # noqa: F401
 
 V, L = 2, 3
 
@@ -63,16 +69,26 @@ def test_the_arithmetic_of_one_pass_is_that_of_its_matrices():
 
 def test_a_plain_step_projects_what_it_reveals_and_a_resampling_one_all_that_is_masked():
     base = Setting(num_layers=1, width=8, vocab_size=1000, length=64, batch_size=2, steps=4)
-    assert step_work(base, 1.0, 0.75).vocabulary == pytest.approx(2 * projection_work(base, 16), rel=1e-6)
-    resampling = Setting(1, 8, 1000, 64, 2, 4, candidates=3)
-    assert step_work(resampling, 1.0, 0.75).vocabulary == pytest.approx(2 * projection_work(base, 64 * 4), rel=1e-6)
+    assert step_work(base, 1.0, 0.75).drawn == pytest.approx(2 * projection_work(base, 16), rel=1e-6)
+    resampling = step_work(Setting(1, 8, 1000, 64, 2, 4, candidates=3), 1.0, 0.75)
+    assert resampling.drawn == pytest.approx(2 * projection_work(base, 64), rel=1e-6)
+    assert resampling.scored == pytest.approx(2 * 3 * projection_work(base, 64), rel=1e-6)
     outside = Setting(1, 8, 1000, 64, 2, 4, candidates=3, window=0.2)
     assert step_work(outside, 0.5, 0.25).total == step_work(base, 0.5, 0.25).total
-    assert work(resampling).total > work(outside).total > work(base).total
+    assert work(Setting(1, 8, 1000, 64, 2, 4, candidates=3)).total > work(outside).total > work(base).total
+
+
+def test_a_fine_grid_needs_no_more_calls_than_there_are_tokens():
+    setting = Setting(num_layers=1, width=8, vocab_size=100, length=16, batch_size=1, steps=4096)
+    assert work(setting).calls == pytest.approx(16, rel=0.01)
+    together = work(replace(setting, steps=1, batch_size=8))
+    assert together.calls == together.steps == 1  # one call for the whole batch
+    scored = work(replace(setting, steps=1, batch_size=8, candidates=1000))
+    assert scored.calls == 1 + math.ceil(8 * 1000 * 16 / PASS_TOKENS["cpu"])
 
 
 def test_seconds_are_work_over_speed():
-    assert Speed(10.0, 5.0, 0.5).seconds(Work(20.0, 5.0, 2.0)) == 4.0
+    assert Speed(10.0, 5.0, 2.0, 0.5, 0.1).seconds(Work(20.0, 5.0, 4.0, 2.0, 10.0)) == 7.0
     assert exponent([(1, 3.0), (2, 12.0), (4, 48.0)]) == pytest.approx(2.0)
 
 
@@ -84,25 +100,63 @@ def test_both_sides_are_timed_in_turns():
 
 def test_memory_is_flat_in_the_number_of_candidates():
     few, _, many = SCALES["quick"].lean
-    assert fresh(many, "ours", 0)["peak_megabytes"] < fresh(few, "ours", 0)["peak_megabytes"] + 150
+    sizes = [isolated(PROCESS, s.label, asdict(s), "ours-memory", 0)["peak_megabytes"] for s in (few, many)]
+    assert sizes[1] < sizes[0] + 150
+
+
+def test_the_constants_of_a_machine_are_positive_and_predict_something():
+    speed = measure_speed(QUICK, 1)
+    assert all(speed[name] > 0 for name in ("peak", "network", "drawn", "scored"))
+    assert speed["call"] >= 0 and speed["step"] >= 0
+    rows = [{"predicted": 1.2, "ours": 1.0}, {"predicted": 2.0, "ours": 1.0}, {"predicted": 0.9, "ours": 1.0}]
+    assert agreement_of(rows) == {"median": 1.2, "low": 0.9, "high": 2.0, "close": 2, "num": 3}
+
+
+def test_a_benchmark_goes_on_where_it_was(tmp_path):
+    asked = []
+
+    def ask(module, label, *arguments):
+        asked.append(arguments[1])
+        return {"asked": arguments[1], "n": len(asked)}
+
+    first = Measured(tmp_path / "measured.jsonl")
+    first.store.append([{"asked": [PROCESS, {"steps": 1}, "ours", 2], "answer": {"ours": 3.0}}])
+    again = Measured(tmp_path / "measured.jsonl")
+    assert again(PROCESS, "T=1", {"steps": 1}, "ours", 2) == {"ours": 3.0}  # no process is started
+    rows = list(bench_sampling("quick", ask, parts=["causal", "memory"], repeats=1))
+    assert [section for section, _ in rows] == ["machine", "causal", "memory", "memory", "memory"]
+    assert asked == ["speed", "causal", *3 * ["ours-memory"]]
+    with pytest.raises(UserError, match="--parts must be some of compared,causal,steps,memory,curves, got 'all'"):
+        list(bench_sampling("quick", ask, parts=["all"], repeats=1))
 
 
 @pytest.mark.slow
 def test_the_quick_benchmark_runs_and_leaves_table_numbers_and_plot(tmp_path):
     command = [sys.executable, "-m", "edlm", "bench", "sample", "--repeats", "1", "--out", str(tmp_path), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr[-2000:]
     results = json.loads(done.stdout)
     assert {row["setting"] for row in results["compared"]} == {"T=4", "T=4, k=4, w=1"}
-    assert set(results["exponents"]) == {"steps", "candidates"} and (tmp_path / "curves.png").stat().st_size > 10_000
+    assert set(results["exponents"]) == {"steps", "candidates"} and results["agreement"]["num"] == 8
+    assert all((tmp_path / name).stat().st_size > 10_000 for name in ("curves.png", "compared.png"))
     assert "plain / ours" in (tmp_path / "results.md").read_text()
 
 
-def test_an_unknown_scale_is_refused():
-    done = subprocess.run(
-        [sys.executable, "-m", "edlm", "bench", "sample", "--scale", "huge"], capture_output=True, text=True
-    )
-    assert done.returncode == 2 and "--scale must be one of quick, text8, small" in done.stderr
+def test_an_unknown_scale_is_refused(edlm, tmp_path):  # noqa: F811
+    done = edlm("bench", "sample", "--scale", "huge", "--out", tmp_path)
+    assert_refused(done, "--scale must be one of quick, text8, small, got 'huge'")
+
+
+def test_costs_are_predicted_for_machines_that_are_not_here(edlm):  # noqa: F811
+    size = ["--steps", "16,64", "--candidates", "1,8", "--window", 0.2]
+    rows = json.loads(succeed(edlm("bench", "predict", *size, "--json")))
+    assert [row["setting"] for row in rows] == ["T=16", "T=16, k=8, w=0.2", "T=64", "T=64, k=8, w=0.2"]
+    plain, corrected = (work(Setting(12, 768, 50_257, 1024, 1, 64, k, 0.2), device="cuda") for k in (1, 8))
+    assert rows[2]["operations"] == plain.total and rows[3]["operations"] == corrected.total
+    assert rows[2]["seconds"] > plain.total / 100e12
+    faster = json.loads(succeed(edlm("bench", "predict", *size, "--speed", 2e14, "--bandwidth", 4e12, "--json")))
+    assert all(2 * new["seconds"] > old["seconds"] > new["seconds"] for new, old in zip(faster, rows, strict=True))
+    assert "| T=64, k=8, w=0.2 |" in succeed(edlm("bench", "predict", *size))
 
 
 @torch.no_grad()

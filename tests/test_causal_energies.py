@@ -12,8 +12,9 @@ from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, is_normalised, is
 from edlm.energy_spec import load_energy
 from edlm.errors import UserError
 from edlm.generation import generate
+from edlm.gguf_files import smollm2_file
 from edlm.models.autoregressive import Autoregressive
-from edlm.models.causal_files import load_causal, smollm2_file
+from edlm.models.causal_files import load_causal
 from edlm.models.causal_lm import CausalLM
 from edlm.models.load import load_model, load_named
 from edlm.oracle_spec import load_oracle
@@ -335,7 +336,7 @@ def test_a_causal_model_is_no_denoiser(folder):
     with pytest.raises(
         UserError, match="holds a model of type causal; --denoiser takes edlm-denoiser or a masked model"
     ):
-        load_named(str(folder / "gpt2"), "", "cpu")
+        load_named(str(folder / "gpt2"), "")
 
 
 # --- a real one

@@ -89,8 +89,11 @@ def test_energies_that_are_not_numbers_stop_with_the_step(edlm, models, tmp_path
     assert_refused(done, "is [nan, nan] at step 1 (t = 1); stopped")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["denoiser", "ar"])
-def test_the_training_benchmark_compares_both_loops(edlm, kind):  # noqa: F811
-    words = ["--kind", kind, "--batch-size", 2, "--length", 16, "--steps", 1, "--repeats", 2, "--json"]
-    report = json.loads(edlm("bench", "train", *words).out)
+def test_the_training_benchmark_compares_both_loops(edlm, kind, tmp_path):  # noqa: F811
+    words = ["--kind", kind, "--batch-size", 2, "--length", 16, "--steps", 1, "--repeats", 2, "--out", tmp_path]
+    report = json.loads(edlm("bench", "train", *words, "--json").out)
+    assert report["peak memory"].startswith("ours ") and len(report["ratios"]) == 2
+    assert (tmp_path / "turns.png").stat().st_size > 5_000 and "overhead" in (tmp_path / "results.md").read_text()
     assert report["ours, tokens/s"] > 0 and report["bare, tokens/s"] > 0 and report["overhead, median"].endswith("%")

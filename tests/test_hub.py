@@ -9,6 +9,7 @@ from huggingface_hub import constants
 from edlm.errors import UserError
 from edlm.hub import fetch
 from edlm.models.pretrained import find_folder
+from test_cli import assert_refused, edlm  # noqa: F401
 
 COMMIT = "0123456789" * 4
 
@@ -64,6 +65,17 @@ def test_offline_by_setting_nobody_is_asked(cache, monkeypatch, silent_hub):
     with pytest.raises(UserError, match="HF_HUB_OFFLINE is set; connect, or put the files into a folder"):
         fetch("some/model", ["*.json"])
     assert time.perf_counter() - start < 0.4
+
+
+@pytest.mark.parametrize(
+    ("denoiser", "missing"), [("kuleshov-group/mdlm-owt", "kuleshov-group/mdlm-owt"), ("text8-nano-denoiser", "gpt2")]
+)
+def test_without_the_hub_a_command_ends_at_once_with_one_line(cache, silent_hub, denoiser, missing, edlm):  # noqa: F811
+    options = ["--energy", "ar:gpt2", "--steps", 256, "--candidates", 8, "--window", 0.2]
+    start = time.perf_counter()
+    done = edlm("sample", "--denoiser", denoiser, *options)
+    assert time.perf_counter() - start < 10
+    assert_refused(done, f"no model called {missing}: there is no such folder here", "does not answer", "; connect, or")
 
 
 def test_names_that_cannot_be_on_the_hub_are_refused_without_asking(cache, silent_hub):

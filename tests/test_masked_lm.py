@@ -250,4 +250,4 @@ def test_what_only_ours_can_do_refuses_it(folder):
     with pytest.raises(UserError, match="is a model from elsewhere; only a model of edlm will do here"):
         load_own(folder / "bert")
     with pytest.raises(UserError, match="holds a model of type masked"):
-        load_named("", str(folder / "bert"), "cpu")
+        load_named("", str(folder / "bert"))

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as Inner
 from tokenizers import models, pre_tokenizers
 
 from edlm.errors import UserError
-from edlm.models.causal_files import smollm2_file
+from edlm.gguf_files import smollm2_file
 from edlm.oracle import CausalOracle, check_readable, fingerprint, score_samples, split
 from edlm.oracle_spec import load_oracle
 from edlm.tokenization import BPETokenizer, CharacterTokenizer, TextError, train_bpe

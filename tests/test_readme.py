@@ -71,6 +71,8 @@ def test_the_documentation_shows_all_commands():
         "data prepare",
         "info",
         "bench train",
+        "bench sample",
+        "bench predict",
         "bench likelihood",
         "export",
         "convert",

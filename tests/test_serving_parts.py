@@ -155,7 +155,7 @@ def test_models_and_energies_are_called_by_names_that_show_no_folder(tmp_path):
     tiny_denoiser().save_pretrained(tmp_path / "mine")
     tiny_autoregressive().save_pretrained(tmp_path / "causal")
     spec = f"coar:{tmp_path / 'causal'}"
-    catalogue = load_catalogue(str(tmp_path / "mine"), "text8-nano-ar", [f"good={spec}", spec], "cpu")
+    catalogue = load_catalogue(str(tmp_path / "mine"), "text8-nano-ar", [f"good={spec}", spec])
     assert list(catalogue) == ["mine", "text8-nano-ar"] and list(catalogue["mine"].energies) == ["good", spec]
     assert catalogue["mine"].fingerprint != catalogue["text8-nano-ar"].fingerprint
 
@@ -164,7 +164,7 @@ def test_a_masked_model_from_elsewhere_is_served_too(tmp_path):
     pytest.importorskip("transformers")
     from foreign import WORDS, save_masked
 
-    catalogue = load_catalogue(str(save_masked(tmp_path / "m")), "", [], "cpu")
+    catalogue = load_catalogue(str(save_masked(tmp_path / "m")), "", [])
     batcher, config = Batcher(8, 8, Metrics()), ServeConfig(round_to=1)
     tasks = order(catalogue, config, prompt=WORDS[0], max_tokens=8, n=3, seed=1, steps=8).tasks
     samples = generate(catalogue["m"].model, 3, SampleConfig(steps=8, seed=1, length=9), prompt=WORDS[0])
@@ -183,7 +183,7 @@ def test_a_masked_model_from_elsewhere_is_served_too(tmp_path):
 )
 def test_a_catalogue_that_makes_no_sense_is_refused(names, message):
     with pytest.raises(UserError, match=message):
-        load_catalogue(*names, "cpu")
+        load_catalogue(*names)
 
 
 @pytest.mark.parametrize(

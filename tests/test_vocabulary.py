@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import oracle
-from edlm import scoring, vocabulary
+from edlm import memory, scoring, vocabulary
 from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, LearnedEnergy
 from edlm.models.denoiser import predict
 from edlm.models.energy_network import energy_from_denoiser
@@ -135,6 +135,27 @@ def test_every_way_of_sharing_work_gives_the_plain_energies(kind, first, in_piec
     fast = energy(candidates, xt, t, log_proposal)
     torch.testing.assert_close(fast, plain_energy(kind, model, candidates, xt, t, log_proposal), atol=1e-4, rtol=1e-5)
     assert torch.equal(fast[:, 1] - log_proposal[:, 1], fast[:, 3] - log_proposal[:, 3]) or kind == "nce"
+
+
+@torch.no_grad()
+def test_where_memory_is_short_pieces_are_small_and_the_numbers_the_same(monkeypatch):
+    energy, denoiser = CarryOverEnergy(tiny_autoregressive(length=L).eval()), tiny_denoiser(length=L).eval()
+    x0, xt = half_masked()
+    candidates = torch.where((xt == V).unsqueeze(1), torch.stack([x0, x0.flip(0)], dim=1), xt.unsqueeze(1))
+    inputs = candidates, xt, torch.ones(4), torch.zeros(4, 2)
+    plenty, kept = energy(*inputs), predict(denoiser, xt)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 0)
+    assert memory.fitting(100, 8, xt.device) == 1 and scoring.pass_tokens(xt.device) == 1
+    torch.testing.assert_close(energy(*inputs), plenty, atol=1e-5, rtol=1e-6)
+    projected, true = predict(denoiser, xt), x0[xt == V]
+    assert projected.rows.shape[-1] != V  # nothing is kept
+    torch.testing.assert_close(projected.log_prob(true), kept.log_prob(true), atol=1e-5, rtol=0)
+
+
+def test_free_memory_is_a_part_of_what_the_machine_has():
+    free = memory.free_memory(torch.device("cpu"))
+    assert 1 << 20 < free <= memory.UNKNOWN and memory.free_memory(torch.device("meta")) == memory.UNKNOWN
+    assert memory.fitting(10, 1, torch.device("cpu")) == 10
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
+from edlm.compute_config import ComputeConfig
 from edlm.config import with_options
 from edlm.errors import UserError
 from edlm.sample_config import SampleConfig
@@ -48,18 +49,24 @@ class ScoreOptions(TypedDict, total=False):
     seed: int
 
 
-def load(name: str | Path, *, revision: str | None = None) -> "AnyModel":
+def load(
+    name: str | Path, *, revision: str | None = None, device: Literal["auto", "cpu", "cuda"] = "cpu",
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "float32", compile: bool = False,
+) -> "AnyModel":  # fmt: skip
     """The model called `name`: a folder, a training run, a built-in model, a file or a hub repository, in this order.
 
-    It is in eval mode, float32, on the CPU, with its tokenizer as `model.tokenizer`. `revision` is of a hub repository.
+    It is in eval mode, with its tokenizer as `model.tokenizer`. `revision` is of a hub repository; `device`,
+    `precision` and `compile` are those of `ComputeConfig`. An energy that is named later follows its denoiser in these.
     Built-in are text8-nano-denoiser and its like; `edlm info` lists them. Checkpoints in MDLM's public forms become
     models of ours. Masked and causal models of `transformers` are found in the same way, the one as a denoiser, the
     other as what energies are made of; `mlm:` in front of a name says that it is a masked one. GGUF and llama2.c files
     are causal.
     """
-    from edlm.models.load import load_model
+    from edlm.models.load import load_model, names_precision
+    from edlm.models.placement import place
 
-    return load_model(name, revision=revision)
+    compute = ComputeConfig(device, precision, compile)
+    return place(load_model(name, revision=revision), compute, own_precision=names_precision(name))
 
 
 def sample(

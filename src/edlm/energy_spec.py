@@ -9,6 +9,8 @@ from edlm.models.causal_files import load_causal
 from edlm.models.causal_lm import CausalLM
 from edlm.models.energy_network import EnergyNetwork
 from edlm.models.masked_lm import AnyDenoiser
+from edlm.models.naming import parse_name
+from edlm.models.placement import follow
 from edlm.oracle import CausalOracle, check_readable
 from edlm.retokenised import RetokenisedEnergy
 from edlm.tokenization import Tokenizer
@@ -21,7 +23,10 @@ GRAMMAR = "ar:NAME, coar:NAME, nce:NAME or step:NAME, or a sum such as 'ar:NAME 
 
 
 def load_energy(spec: str, denoiser: AnyDenoiser) -> Energy:
-    """The energy that `spec` names, on the denoiser's device, refused if it was trained on other tokens."""
+    """The energy that `spec` names, refused if it was trained on other tokens.
+
+    It computes where and how the denoiser does, unless its name says in which precision.
+    """
     terms = [_load_term(term, denoiser) for term in spec.split(" + ")]
     return terms[0][1] if len(terms) == 1 and terms[0][0] == 1 else WeightedSum(terms)
 
@@ -56,13 +61,13 @@ def _parse_term(term: str) -> tuple[float, str, str]:
 
 def _load_term(term: str, denoiser: AnyDenoiser) -> tuple[float, Energy]:
     factor, kind, name = _parse_term(term)
-    device = next(denoiser.parameters()).device
     if kind in NETWORKS:
-        network = EnergyNetwork.from_pretrained(name).to(device)
+        network = follow(EnergyNetwork.from_pretrained(name), denoiser)
         check_target(kind, network, name)
         check_same_tokens(denoiser, network, name)
         return factor, learned_energy(network)
-    return factor, _causal_energy(kind, load_causal(name).to(device), denoiser, name)
+    causal = follow(load_causal(name), denoiser, own_precision=bool(parse_name(name).precision))
+    return factor, _causal_energy(kind, causal, denoiser, name)
 
 
 def check_target(kind: str, network: EnergyNetwork, name: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from edlm._version import __version__
+from edlm.compute_config import ComputeConfig
 from edlm.energy_spec import check_same_tokens, distinct_labels, load_energy
 from edlm.errors import UserError
 from edlm.evaluation import choose_blocks
@@ -32,16 +33,16 @@ PROTOCOL = {
 TIMING = "seconds per sample are this machine's, batches shared out; compare them only if it did nothing else"
 
 
-def load_methods(denoiser: str, energies: Sequence[str], ar: str, device: str) -> list[Method]:
+def load_methods(denoiser: str, energies: Sequence[str], ar: str, compute: ComputeConfig) -> list[Method]:
     """MDLM, the denoiser with each energy, and the autoregressive model."""
-    model = require_denoiser(load_named(denoiser, "", device))
+    model = require_denoiser(load_named(denoiser, "", compute))
     require_tokenizer(model)
     specs = list(dict.fromkeys(energies))
     methods = [Method("MDLM", model)]
     for spec, label in zip(specs, distinct_labels(specs), strict=True):
         methods.append(Method(label, model, load_energy(spec, model), spec))
     if ar:
-        causal = load_named("", ar, device)
+        causal = load_named("", ar, compute)
         assert isinstance(causal, Autoregressive)
         check_same_tokens(model, causal, ar)
         methods.append(Method("AR", causal))

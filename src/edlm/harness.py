@@ -26,7 +26,7 @@ from edlm.errors import UserError
 from edlm.generation import Model, generate, require_tokenizer
 from edlm.greedy import is_greedy
 from edlm.harness_config import HarnessConfig
-from edlm.models.load import choose_device
+from edlm.models.placement import choose_device
 from edlm.text_score import Pair, key_of, normalise_pair, score_ids, score_of
 from edlm.tokenization import TextError
 
@@ -37,15 +37,18 @@ logger = logging.getLogger(__name__)
 
 @register_model("edlm")
 class HarnessModel(LM):
-    """A denoiser, perhaps with an energy, or an autoregressive model, named or loaded. `options` change the config."""
+    """A denoiser, perhaps with an energy, or an autoregressive model, named or loaded. `options` change the config.
+
+    `device` None leaves a loaded model where it is.
+    """
 
     def __init__(
-        self, model: str | Path | Model, *, energy: str | Energy | None = None, device: str = "cpu",
+        self, model: str | Path | Model, *, energy: str | Energy | None = None, device: str | None = "cpu",
         config: HarnessConfig = HarnessConfig(), progress: bool = False, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__()
         self.config = with_options(config, options)
-        self.model = as_model(model).to(choose_device(device))
+        self.model = as_model(model) if device is None else as_model(model).to(choose_device(device))
         self.energy = as_energy(energy, self.model)
         self.tokenizer = require_tokenizer(self.model)
         self.score = score_of(self.model, self.config.likelihood, self.energy)

@@ -3,7 +3,8 @@
 import torch
 
 from edlm.errors import UserError
-from edlm.models.causal_files import SMOLLM2, load_causal
+from edlm.gguf_files import SMOLLM2
+from edlm.models.causal_files import load_causal
 from edlm.oracle import CausalOracle
 
 GRAMMAR = "ar:NAME, hf:NAME, gguf:FILE or smollm2"

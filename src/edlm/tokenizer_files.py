@@ -1,4 +1,4 @@
-"""Finding and reading tokenizers: our own folders, Hugging Face's, GPT-2's and llama2.c's files, or the hub by name."""
+"""Finding and reading tokenizers: our own folders, Hugging Face's, GPT-2's, llama2.c's and GGUF files, or the hub."""
 
 import difflib
 import json
@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edlm.errors import UserError
+from edlm.gguf_files import SMOLLM2, read_gguf_tokenizer, smollm2_file
 from edlm.llama2c_tokenizer import read_llama2c_tokenizer
 from edlm.tokenization import BPETokenizer, CharacterTokenizer, Tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
 
-CHOICES = "characters, bpe:SIZE, a folder, tokenizer.json or tok*.bin, or a hub name such as openai-community/gpt2"
+CHOICES = "characters, bpe:SIZE, a folder, a tokenizer.json, tok*.bin or GGUF file, smollm2, or a hub name such as gpt2"
 GPT2_FILES = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 GPT2 = "openai-community/gpt2"
 SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json")
@@ -31,6 +32,10 @@ def load_tokenizer(spec: str) -> Tokenizer:
     path = Path(spec).expanduser()
     if path.is_dir():
         return _from_folder(path)
+    if spec == SMOLLM2:
+        path = smollm2_file()
+    if path.is_file() and path.suffix == ".gguf":
+        return BPETokenizer(read_gguf_tokenizer(path))
     if path.is_file() and path.suffix == ".bin":
         return BPETokenizer(read_llama2c_tokenizer(path))
     if path.is_file():

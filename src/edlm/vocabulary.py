@@ -6,19 +6,22 @@ With 50,000 tokens the last projection makes arrays that dwarf everything else. 
 only while it is small: larger ones are projected, read and forgotten in pieces that stay near the processor.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from edlm.memory import fitting
 from edlm.randomness import draw
 
 PIECE = {"cpu": 1 << 22, "cuda": 1 << 26}
 """Logits that exist at a time."""
 KEPT = {"cpu": 1 << 24, "cuda": 1 << 28}
 """Log-probabilities that are kept for the next question about the same positions, instead of being made again."""
+LOGIT_BYTES = 16
+"""Memory for one of them, with the copies that are made of it on the way: less is taken where little is free."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +58,17 @@ class Predictions:
         return replace(self, log_probs_of_rows=lambda rows: F.log_softmax(inner(rows).double() / temperature, dim=-1))
 
     def _pieces(self) -> Iterator[tuple[slice, Tensor]]:
-        size = max(1, PIECE.get(self.rows.device.type, PIECE["cpu"]) // self.vocab_size)
+        size = max(1, most(PIECE, self.rows.device) // self.vocab_size)
         if torch.is_grad_enabled():
             size = max(1, len(self.rows))  # the backward pass keeps all pieces anyway
         for start in range(0, max(1, len(self.rows)), size):
             part = slice(start, start + size)
             yield part, self.log_probs_of_rows(self.rows[part])
+
+
+def most(limits: Mapping[str, int], device: torch.device) -> int:
+    """How many logits a limit allows on a device, or fewer if little memory is left."""
+    return fitting(limits.get(device.type, limits["cpu"]), LOGIT_BYTES, device)
 
 
 def _pick(log_probs: Tensor, tokens: Tensor) -> Tensor:
@@ -76,7 +84,7 @@ def table(log_probs: Tensor) -> Predictions:
 
 def project(hidden: Tensor, log_probs_of_rows: Callable[[Tensor], Tensor], vocab_size: int) -> Predictions:
     """Predictions from hidden states (N, D): written out if that is small, else projected whenever they are asked."""
-    if hidden.shape[0] * vocab_size <= KEPT.get(hidden.device.type, KEPT["cpu"]):
+    if hidden.shape[0] * vocab_size <= most(KEPT, hidden.device):
         return table(log_probs_of_rows(hidden))
     return Predictions(hidden, log_probs_of_rows, vocab_size)
 
@@ -86,7 +94,7 @@ def token_log_probs(hidden: Tensor, head: Callable[[Tensor], Tensor], tokens: Te
     if torch.is_grad_enabled():
         return -F.cross_entropy(head(hidden).float(), tokens, reduction="none")
     vocab_size = head(hidden[:1]).shape[-1]
-    size = max(1, PIECE.get(hidden.device.type, PIECE["cpu"]) // vocab_size)
+    size = max(1, most(PIECE, hidden.device) // vocab_size)
     parts = [
         -F.cross_entropy(head(h).float(), y, reduction="none")
         for h, y in zip(hidden.split(size), tokens.split(size), strict=True)

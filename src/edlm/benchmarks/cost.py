@@ -4,7 +4,7 @@ Legend: B batch, K candidates, L positions, D width, V vocabulary, T steps.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 
 from edlm.scoring import LEAST_SHARED, PASS_TOKENS
@@ -34,33 +34,46 @@ class Setting:
 
 @dataclass(frozen=True)
 class Work:
-    """Arithmetic in floating-point operations, and how often a network is called."""
+    """Arithmetic in floating-point operations, how often a network is called, and in how many steps."""
 
     network: float = 0.0
-    vocabulary: float = 0.0
+    drawn: float = 0.0
+    """Projecting onto the vocabulary to draw."""
+    scored: float = 0.0
+    """Projecting onto the vocabulary for the log-probability of given tokens."""
     calls: float = 0.0
+    steps: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.network + self.vocabulary
+        return self.network + self.drawn + self.scored
 
     def __add__(self, other: "Work") -> "Work":
-        return Work(self.network + other.network, self.vocabulary + other.vocabulary, self.calls + other.calls)
-
-    def __mul__(self, times: float) -> "Work":
-        return Work(times * self.network, times * self.vocabulary, times * self.calls)
+        return Work(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True)
 class Speed:
-    """A machine: operations per second inside the network and in the vocabulary's projection, seconds per call."""
+    """A machine: operations per second of each kind, seconds of a call and of a step besides."""
 
     network: float
-    vocabulary: float
+    drawn: float
+    scored: float
     call: float
+    step: float = 0.0
 
     def seconds(self, work: Work) -> float:
-        return work.network / self.network + work.vocabulary / self.vocabulary + work.calls * self.call
+        arithmetic = work.network / self.network + work.drawn / self.drawn + work.scored / self.scored
+        return arithmetic + work.calls * self.call + work.steps * self.step
+
+
+def on_gpu(setting: Setting, *, speed: float, bandwidth: float, call: float = 2e-3) -> Speed:
+    """A GPU on paper, which does all arithmetic at one speed.
+
+    A call reads the weights of all blocks, two bytes each, and waits `call` seconds for its kernels to be started.
+    """
+    weights = 12 * setting.num_layers * setting.width**2
+    return Speed(speed, speed, speed, call + 2 * weights / bandwidth)
 
 
 def network_work(setting: Setting, tokens: float, *, context: float | None = None) -> float:
@@ -74,38 +87,45 @@ def projection_work(setting: Setting, rows: float) -> float:
     return 2 * rows * setting.width * setting.vocab_size
 
 
-def step_work(setting: Setting, t: float, s: float) -> Work:
-    """The expected work of the step t -> s (log-linear schedule), as the library does it."""
-    L = setting.length
-    masked, rho = L * t, (t - s) / t
-    takes_part = 1 - (1 - rho) ** masked  # whether a sequence reveals anything at all
-    resamples = setting.candidates > 1 and t >= 1 - setting.window - 1e-9 and setting.window > 0
-    denoiser = Work(network_work(setting, L), projection_work(setting, masked if resamples else masked * rho), 1)
-    if not resamples:
-        return denoiser * (setting.batch_size * takes_part)
-    calls = math.ceil(setting.batch_size * setting.candidates * L / PASS_TOKENS["cpu"]) / setting.batch_size
-    return (denoiser + Work(*energy_work(setting, masked), calls)) * (setting.batch_size * takes_part)
-
-
-def energy_work(setting: Setting, masked: float) -> tuple[float, float]:
-    """Network and vocabulary work of all candidates of one sequence with so many masked tokens."""
-    L, K = setting.length, setting.candidates
-    if setting.energy == "nce":
-        return K * network_work(setting, L), 0.0
-    shared = L / (masked + 1)  # expected place of the first masked token, and of the last from the end
-    unread = shared if setting.energy == "coar" else 0.0
-    rows = masked if setting.energy == "coar" else L
-    if shared < LEAST_SHARED:
-        return K * network_work(setting, L - unread), K * projection_work(setting, rows)
-    own = L - unread - shared
-    network = network_work(setting, shared) + K * network_work(setting, own, context=L - unread)
-    return network, K * projection_work(setting, min(rows, own))
-
-
-def work(setting: Setting) -> Work:
+def work(setting: Setting, *, device: str = "cpu") -> Work:
     """The expected work of drawing one batch on the uniform grid."""
     times = [1 - n / setting.steps for n in range(setting.steps + 1)]
     total = Work()
     for t, s in pairwise(times):
-        total += step_work(setting, t, s)
+        total += step_work(setting, t, s, device=device)
     return total
+
+
+def step_work(setting: Setting, t: float, s: float, *, device: str = "cpu") -> Work:
+    """The expected work of the step t -> s (log-linear schedule), as the library does it.
+
+    A sequence that reveals nothing takes no part; those that do share their calls.
+    """
+    masked, rho = setting.length * t, (t - s) / t
+    takes_part = 1 - (1 - (t - s)) ** setting.length  # each token is revealed in this step with probability t - s
+    rows = setting.batch_size * takes_part  # sequences that take part
+    happens = 1 - (1 - takes_part) ** setting.batch_size
+    drawn = masked if resamples(setting, t) else masked * rho
+    denoiser = Work(rows * network_work(setting, setting.length), rows * projection_work(setting, drawn), 0.0, happens)
+    energy = energy_work(setting, masked, rows, device) if resamples(setting, t) else Work()
+    return denoiser + energy + Work(steps=happens)
+
+
+def resamples(setting: Setting, t: float) -> bool:
+    return setting.candidates > 1 and t >= 1 - setting.window - 1e-9 and setting.window > 0
+
+
+def energy_work(setting: Setting, masked: float, rows: float, device: str) -> Work:
+    """All candidates of so many sequences with so many masked tokens each."""
+    L, num = setting.length, rows * setting.candidates
+    calls = math.ceil(num * L / PASS_TOKENS[device])
+    if setting.energy == "nce":
+        return Work(num * network_work(setting, L), calls=calls)
+    shared = L / (masked + 1)  # expected place of the first masked token, and of the last from the end
+    unread = shared if setting.energy == "coar" else 0.0
+    scored = masked if setting.energy == "coar" else L
+    if shared < LEAST_SHARED:
+        return Work(num * network_work(setting, L - unread), scored=num * projection_work(setting, scored), calls=calls)
+    own = L - unread - shared
+    network = rows * network_work(setting, shared) + num * network_work(setting, own, context=L - unread)
+    return Work(network, scored=num * projection_work(setting, min(scored, own)), calls=calls + 1)

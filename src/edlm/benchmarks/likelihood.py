@@ -5,17 +5,19 @@ a few at a time, so seconds grow with their number and memory does not.
 """
 
 import json
-import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from edlm.benchmarks.isolated import arguments_of, isolated, peak_megabytes
 from edlm.errors import UserError
 from edlm.likelihood_config import LikelihoodConfig
+from edlm.plots import figure, look, save
+from edlm.reports import markdown_table
 
 ENERGIES = ("ar", "coar", "nce")
 
@@ -51,18 +53,8 @@ def bench_likelihood(
         raise UserError(f"--energy must be one of {', '.join(ENERGIES)}, got {energy!r}")
     for protocol in ("paper", "certified"):
         for num in nums:
-            yield measure(
-                Setting(protocol, num, energy, preset, vocab_size, length, batch_size, steps, candidates, repeats)
-            )
-
-
-def measure(setting: Setting) -> dict[str, Any]:
-    """Run one setting in a fresh process, whose peak memory is then that of this setting alone."""
-    command = [sys.executable, "-m", "edlm.benchmarks.likelihood", json.dumps(asdict(setting))]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise UserError(f"the benchmark of {setting} failed: {done.stderr.strip().splitlines()[-1:]}")
-    return json.loads(done.stdout)
+            setting = Setting(protocol, num, energy, preset, vocab_size, length, batch_size, steps, candidates, repeats)
+            yield isolated("edlm.benchmarks.likelihood", f"{protocol}, {num} draws", asdict(setting))
 
 
 def run(setting: Setting) -> dict[str, Any]:
@@ -84,6 +76,7 @@ def run(setting: Setting) -> dict[str, Any]:
     typical = statistics.median(seconds[1:])
     return {
         "protocol": setting.protocol,
+        "num": setting.num,
         "draws": f"{'n' if setting.protocol == 'paper' else 'R'} = {setting.num}",
         "tokens_per_second": x0.numel() / typical,
         "range": [x0.numel() / max(seconds[1:]), x0.numel() / min(seconds[1:])],
@@ -108,11 +101,29 @@ def random_models(setting: Setting) -> Any:
     return denoiser, AutoregressiveEnergy(causal) if setting.energy == "ar" else CarryOverEnergy(causal)
 
 
-def peak_megabytes() -> float:
-    """The most memory this process has had; the system counts it in kilobytes, on macOS in bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows for a person."""
+    cells = [["protocol", "draws", "tokens/s", "range", "peak memory"]]
+    for row in rows:
+        low, high = row["range"]
+        speed, memory = f"{row['tokens_per_second']:.1f}", f"{row['peak_megabytes']:.0f} MB"
+        cells.append([row["protocol"], row["draws"], speed, f"{low:.1f} to {high:.1f}", memory])
+    return markdown_table(cells)
+
+
+def draw_effort(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Seconds per token and peak memory over the number of draws, one line per protocol."""
+    with figure(2, width=4.2, height=3.4) as (made, (left, right)):
+        for index, protocol in enumerate(dict.fromkeys(row["protocol"] for row in rows)):
+            some = [row for row in rows if row["protocol"] == protocol]
+            x = [row["num"] for row in some]
+            left.plot(x, [1 / row["tokens_per_second"] for row in some], **look(index), label=protocol)
+            right.plot(x, [row["peak_megabytes"] for row in some], **look(index), label=protocol)
+        left.set(xscale="log", yscale="log", xlabel="draws (n or R)", ylabel="seconds per token")
+        right.set(xscale="log", xlabel="draws (n or R)", ylabel="peak memory, MB", ylim=(0, None))
+        left.legend(frameon=False)
+        save(made, path)
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(Setting(**json.loads(sys.argv[1])))))
+    print(json.dumps(run(Setting(**arguments_of(sys.argv[1:])[0]))))

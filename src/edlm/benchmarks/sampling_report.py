@@ -1,16 +1,19 @@
 """The sampling benchmark as tables and as a plot."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edlm.plots import GREY, figure, look, save
+from edlm.benchmarks.cost import Setting, on_gpu, work
+from edlm.plots import COLOURS, GREY, figure, look, save
 from edlm.reports import markdown_table
 
 COMPARED = ["setting", "ours, s", "plain, s", "plain / ours", "predicted, s", "share of peak", "ours", "plain"]
 MEMORY = ["setting", "peak memory"]
+PREDICTED = ["setting", "TFLOP", "vocabulary", "calls", "seconds"]
 CURVES = ["over", "value", "seconds", "range", "predicted, s", "share of peak"]
 
 
@@ -24,13 +27,14 @@ def report(rows: Sequence[tuple[str, dict[str, Any]]]) -> tuple[str, dict[str, A
     machine = rows[0][1]
     text = (
         f"{machine['threads']} threads; matrix product {machine['peak'] / 1e9:.0f} GFLOP/s, network "
-        f"{machine['network'] / 1e9:.0f}, projection with draw {machine['vocabulary'] / 1e9:.0f}; "
-        f"a bare call {1e3 * machine['call']:.1f} ms\n\n"
+        f"{machine['network'] / 1e9:.0f}, projection with draw {machine['drawn'] / 1e9:.0f}, with score "
+        f"{machine['scored'] / 1e9:.0f}; a call {1e3 * machine['call']:.1f} ms, a step {1e3 * machine['step']:.1f} ms\n"
     )
-    text += markdown_table([COMPARED, *(compared_cells(row) for row in sections["compared"])])
-    text += "\n" + markdown_table(
-        [MEMORY, *([r["setting"], megabytes(r["peak_megabytes"])] for r in sections["memory"])]
-    )
+    if sections["compared"]:
+        text += "\n" + markdown_table([COMPARED, *(compared_cells(row) for row in sections["compared"])])
+    if sections["memory"]:
+        cells = [[row["setting"], megabytes(row["peak_megabytes"])] for row in sections["memory"]]
+        text += "\n" + markdown_table([MEMORY, *cells])
     for row in sections["causal"]:
         low, high = row["ratio_range"]
         text += (
@@ -47,7 +51,37 @@ def report(rows: Sequence[tuple[str, dict[str, Any]]]) -> tuple[str, dict[str, A
     if exponents:
         text += "\n" + markdown_table([CURVES, *(curve_cells(row) for row in sections["curves"])])
         text += "\n" + ", ".join(f"seconds ~ {name}^{value:.2f}" for name, value in exponents.items()) + "\n"
-    return text, {"machine": machine, **sections, "exponents": exponents}
+    agreement = agreement_of([*sections["compared"], *sections["curves"]])
+    if agreement is not None:
+        text += "\npredicted / measured: median {median:.2f}, {low:.2f} to {high:.2f}; ".format(**agreement)
+        text += "within 25% in {close} of {num} settings\n".format(**agreement)
+    return text, {"machine": machine, **sections, "exponents": exponents, "agreement": agreement}
+
+
+def agreement_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """How well the cost model predicts the measured seconds."""
+    if not rows:
+        return None
+    ratios = np.array([row["predicted"] / row["ours"] for row in rows])
+    spread = {"median": float(np.median(ratios)), "low": float(ratios.min()), "high": float(ratios.max())}
+    return spread | {"close": int((abs(ratios - 1) <= 0.25).sum()), "num": len(rows)}
+
+
+def predicted(settings: Sequence[Setting], *, speed: float, bandwidth: float) -> tuple[str, list[dict[str, Any]]]:
+    """What the settings would cost on a GPU of that speed, on paper."""
+    rows: list[dict[str, Any]] = []
+    for setting in settings:
+        needed = work(setting, device="cuda")
+        seconds = on_gpu(setting, speed=speed, bandwidth=bandwidth).seconds(needed)
+        share = (needed.drawn + needed.scored) / needed.total
+        rows.append({"setting": setting.label, "operations": needed.total, "vocabulary_share": share,
+                     "calls": needed.calls, "seconds": seconds})  # fmt: skip
+    cells = [
+        [r["setting"], f"{r['operations'] / 1e12:,.1f}", f"{r['vocabulary_share']:.0%}", f"{r['calls']:,.0f}",
+         f"{r['seconds']:,.2f}"]
+        for r in rows
+    ]  # fmt: skip
+    return markdown_table([PREDICTED, *cells]), rows
 
 
 def compared_cells(row: dict[str, Any]) -> list[str]:
@@ -81,6 +115,31 @@ def curve_points(rows: Sequence[dict[str, Any]]) -> dict[str, list[tuple[float, 
     for row in rows:
         points.setdefault(row["over"], []).append((row["value"], row["ours"]))
     return points
+
+
+def draw_compared(results: dict[str, Any], path: Path) -> None:
+    """How many times faster each setting is than the plain algorithm, and the memory of both."""
+    rows = results["compared"]
+    places = range(len(rows))
+    with figure(2, width=4.2, height=0.6 * len(rows) + 1.6) as (made, (left, right)):
+        low, high = ([abs(row["ratio"] - row["ratio_range"][n]) for row in rows] for n in (0, 1))
+        left.barh(places, [row["ratio"] for row in rows], xerr=[low, high], color=COLOURS[0])
+        left.axvline(1, color=GREY, linestyle="--")
+        left.set(yticks=places, yticklabels=[row["setting"] for row in rows], xlabel="plain / ours, seconds")
+        for shift, side in ((-0.2, "ours"), (0.2, "plain")):
+            sizes = [row[f"{side}_megabytes"] / 1e3 for row in rows]
+            right.barh([n + shift for n in places], sizes, 0.4, label=side, color=COLOURS[0] if shift < 0 else GREY)
+        right.set(yticks=places, yticklabels=[], xlabel="peak memory, GB")
+        right.legend(frameon=False)
+        for ax in (left, right):
+            ax.invert_yaxis()
+        save(made, path)
+
+
+def plots_of(results: dict[str, Any]) -> dict[str, Callable[[Path], None]]:
+    """Plots of what was measured, by file name."""
+    draws = {"compared": draw_compared, "curves": draw_curves}
+    return {f"{name}.png": partial(draw, results) for name, draw in draws.items() if results[name]}
 
 
 def draw_curves(results: dict[str, Any], path: Path) -> None:

@@ -1,24 +1,31 @@
 """Benchmarks that compare like with like: both sides take turns in one process; ratios are of neighbouring turns."""
 
+import json
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import TrainerCallback
 
+from edlm.benchmarks.isolated import arguments_of, isolated, peak_megabytes
 from edlm.data import DataConfig
 from edlm.errors import UserError
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.denoiser import Denoiser
+from edlm.plots import COLOURS, GREY, figure, save
 from edlm.randomness import make_generator
 from edlm.tokenization import CharacterTokenizer
 from edlm.training.build import build_model, language_model_task
 from edlm.training.config import ModelConfig, OptimConfig, RunConfig, TrainConfig
 from edlm.training.run import build_trainer, make_arguments
+
+SIDES = ("ours", "bare")
 
 
 class RandomText:
@@ -66,23 +73,17 @@ class TakingTurns(TrainerCallback):
 def bench_training(
     kind: str, *, preset: str, batch_size: int, length: int, steps: int, repeats: int
 ) -> dict[str, Any]:  # fmt: skip
-    """Tokens per second of `edlm train` and of a bare PyTorch loop, and our overhead. The first turn warms up."""
+    """Tokens per second of `edlm train` and of a bare PyTorch loop, and our overhead. The first turn warms up.
+
+    Memory is measured in a process of its own for each.
+    """
     if kind not in ("denoiser", "ar"):
         raise UserError(f"--kind must be denoiser or ar, got {kind!r}")
-    with tempfile.TemporaryDirectory() as out:
-        total = steps * (repeats + 1)
-        run = RunConfig(out=out, steps=total, batch_size=batch_size, eval_every=0, save_every=10 * total, preview=0)
-        data, optim = DataConfig(length=length), OptimConfig(warmup_steps=1)
-        config = TrainConfig(data, ModelConfig(preset=preset), optim=optim, run=run)
-        corpus: Any = RandomText(length)
-        model = build_model(kind, config, 27, None)  # type: ignore[arg-type]
-        task = language_model_task(model, config, corpus)
-        turns = TakingTurns(steps, bare_loop(build_model(kind, config, 27, None), batch_size, length))  # type: ignore[arg-type]
-        trainer, _ = build_trainer(task, config, corpus, make_arguments(config))
-        trainer.add_callback(turns)
-        trainer.train()
+    turns = take_turns(kind, preset, batch_size, length, steps, repeats)
     tokens = steps * batch_size * length
     ratios = [ours / bare for ours, bare in zip(turns.ours[1:], turns.bare[1:], strict=True)]
+    size = {"kind": kind, "preset": preset, "batch_size": batch_size, "length": length}
+    peaks = {side: isolated("edlm.benchmarks.training", side, side, size)["peak_megabytes"] for side in SIDES}
     return {
         "kind": kind,
         "preset": preset,
@@ -92,8 +93,52 @@ def bench_training(
         "bare, tokens/s": round(tokens / statistics.median(turns.bare[1:])),
         "overhead, median": f"{statistics.median(ratios) - 1:+.1%}",
         "overhead, range": f"{min(ratios) - 1:+.1%} to {max(ratios) - 1:+.1%}",
+        "peak memory": ", ".join(f"{side} {megabytes:.0f} MB" for side, megabytes in peaks.items()),
         "threads": torch.get_num_threads(),
+        "ratios": ratios,
     }
+
+
+def take_turns(kind: str, preset: str, batch_size: int, length: int, steps: int, repeats: int) -> TakingTurns:
+    """Our trainer and the bare loop, so many steps of each at a time; the first turn warms up."""
+    with tempfile.TemporaryDirectory() as out:
+        config = config_of(out, preset, batch_size, length, steps * (repeats + 1))
+        turns = TakingTurns(steps, bare_loop(random_model(kind, config), batch_size, length))
+        trainer = trainer_of(kind, config)
+        trainer.add_callback(turns)
+        trainer.train()
+    return turns
+
+
+def run_alone(side: str, kind: str, preset: str, batch_size: int, length: int) -> dict[str, Any]:
+    """The peak memory of a few steps of one side."""
+    with tempfile.TemporaryDirectory() as out:
+        config = config_of(out, preset, batch_size, length, 2)
+        if side == "ours":
+            trainer_of(kind, config).train()
+        else:
+            step = bare_loop(random_model(kind, config), batch_size, length)
+            step()
+            step()
+    return {"peak_megabytes": peak_megabytes()}
+
+
+def config_of(out: str, preset: str, batch_size: int, length: int, steps: int) -> TrainConfig:
+    """A run that does nothing beside its steps."""
+    run = RunConfig(out=out, steps=steps, batch_size=batch_size, eval_every=0, save_every=10 * steps, preview=0)
+    data, optim = DataConfig(length=length), OptimConfig(warmup_steps=1)
+    return TrainConfig(data, ModelConfig(preset=preset), optim=optim, run=run)
+
+
+def random_model(kind: str, config: TrainConfig) -> Denoiser | Autoregressive:
+    return build_model(kind, config, 27, None)  # type: ignore[arg-type]
+
+
+def trainer_of(kind: str, config: TrainConfig) -> Any:
+    corpus: Any = RandomText(config.data.length)
+    task = language_model_task(random_model(kind, config), config, corpus)
+    trainer, _ = build_trainer(task, config, corpus, make_arguments(config))
+    return trainer
 
 
 def bare_loop(model: Denoiser | Autoregressive, batch_size: int, length: int) -> Callable[[], None]:
@@ -121,3 +166,17 @@ def bare_loop(model: Denoiser | Autoregressive, batch_size: int, length: int) ->
         optimizer.zero_grad()
 
     return step
+
+
+def draw_turns(ratios: Sequence[float], path: Path) -> None:
+    """The overhead of every turn."""
+    with figure(width=5.4, height=3.2) as (made, (ax,)):
+        ax.bar(range(1, len(ratios) + 1), [100 * (ratio - 1) for ratio in ratios], color=COLOURS[0])
+        ax.axhline(0, color=GREY)
+        ax.set(xlabel="turn", ylabel="overhead, %")
+        save(made, path)
+
+
+if __name__ == "__main__":
+    side, size = arguments_of(sys.argv[1:])
+    print(json.dumps(run_alone(side, **size)))

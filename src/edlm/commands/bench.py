@@ -13,9 +13,9 @@ app = App(help="Measure speed.")
 @app.command
 def train(
     *, kind: str = "denoiser", preset: str = "nano", batch_size: int = 16, length: int = 256, steps: int = 2,
-    repeats: int = 12, json: bool = False,
+    repeats: int = 12, out: Path = Path("runs/bench-train"), json: bool = False,
 ) -> None:  # fmt: skip
-    """Tokens per second of our training step against a bare PyTorch loop around the same network, taking turns.
+    """Tokens per second and memory of our training step against a bare PyTorch loop, taking turns.
 
     Parameters
     ----------
@@ -31,22 +31,30 @@ def train(
         Steps per turn.
     repeats
         Turns of each.
+    out
+        Folder for table, numbers and plot.
     json
         Print JSON.
     """
-    from edlm.benchmarks.training import bench_training
-    from edlm.commands.output import print_json, print_table
+    from edlm.benchmarks.training import bench_training, draw_turns
+    from edlm.commands.output import print_json
     from edlm.extras import require_extra
+    from edlm.reports import markdown_table, write_report
 
     require_extra("train", "transformers", "accelerate")
-    report = bench_training(kind, preset=preset, batch_size=batch_size, length=length, steps=steps, repeats=repeats)
-    print_json(report) if json else print_table(report)
+    require_extra("eval", "matplotlib")
+    results = bench_training(kind, preset=preset, batch_size=batch_size, length=length, steps=steps, repeats=repeats)
+    shown = [[name, str(value)] for name, value in results.items() if name != "ratios"]
+    plots = {"turns.png": lambda path: draw_turns(results["ratios"], path)}
+    written = write_report(out, markdown_table([["what", "result"], *shown]), results, plots)
+    print_json(written.as_dict()) if json else print(written.as_text())
 
 
 @app.command
 def likelihood(
     *, draws: str = "1,16,256", energy: str = "ar", preset: str = "nano", vocab_size: int = 27, length: int = 256,
-    batch_size: int = 2, steps: int = 16, candidates: int = 2, repeats: int = 2, json: bool = False,
+    batch_size: int = 2, steps: int = 16, candidates: int = 2, repeats: int = 2,
+    out: Path = Path("runs/bench-likelihood"), json: bool = False,
 ) -> None:  # fmt: skip
     """Tokens per second and peak memory of the paper's formula with n draws and of the certified bound with R.
 
@@ -70,13 +78,17 @@ def likelihood(
         k of the sampler.
     repeats
         Batches that are timed, after one to warm up.
+    out
+        Folder for table, numbers and plot.
     json
         Print JSON.
     """
-    from edlm.benchmarks.likelihood import bench_likelihood
+    from edlm.benchmarks.likelihood import bench_likelihood, draw_effort, table
     from edlm.commands.output import print_json
-    from edlm.reports import markdown_table
+    from edlm.extras import require_extra
+    from edlm.reports import write_report
 
+    require_extra("eval", "matplotlib")
     rows = []
     for row in bench_likelihood(
         parse_counts(draws, "--draws"), energy=energy, preset=preset, vocab_size=vocab_size, length=length,
@@ -84,52 +96,103 @@ def likelihood(
     ):  # fmt: skip
         print(f"{row['protocol']}, {row['draws']}: done", file=sys.stderr)
         rows.append(row)
-    if json:
-        print_json(rows)
-        return
-    lines = [["protocol", "draws", "tokens/s", "range", "peak memory"]]
-    for row in rows:
-        low, high = row["range"]
-        speed, memory = f"{row['tokens_per_second']:.1f}", f"{row['peak_megabytes']:.0f} MB"
-        lines.append([row["protocol"], row["draws"], speed, f"{low:.1f} to {high:.1f}", memory])
-    print(markdown_table(lines), end="")
+    written = write_report(out, table(rows), {"rows": rows}, {"effort.png": lambda path: draw_effort(rows, path)})
+    print_json(written.as_dict()) if json else print(written.as_text())
 
 
 @app.command
 def sample(
-    *, scale: str = "quick", repeats: int = 3, curves: bool = True, out: Path = Path("runs/bench-sample"),
-    json: bool = False,
+    *, scale: str = "quick", parts: str = "compared,causal,steps,memory,curves", repeats: int = 2,
+    out: Path | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     """Seconds and peak memory of EDLM-coAR sampling: against the plain algorithm, and as the work grows.
+
+    Every measurement is kept in the folder: the same command goes on after an interruption, and parts that were made
+    one by one are put together by a command that names them all.
 
     Parameters
     ----------
     scale
         Size of the networks: quick, text8, or small (the paper's: long, and the plain algorithm needs much memory).
+    parts
+        What to measure: compared (with the plain algorithm), causal (with transformers' generate), steps (one by
+        one), memory (in k) and curves (over steps, candidates, length, vocabulary and batch).
     repeats
-        Turns of each sampler, after one to warm up.
-    curves
-        Also measure how seconds grow with steps, candidates, length, vocabulary and batch.
+        Turns of each sampler, after a short one to warm up.
     out
-        Folder for table, numbers and plot.
+        Folder for table, numbers, plots and measurements; by default runs/bench-sample-SCALE.
     json
         Print JSON.
     """
+    from edlm.benchmarks.isolated import Measured
     from edlm.benchmarks.sampling import bench_sampling
-    from edlm.benchmarks.sampling_report import draw_curves, report
+    from edlm.benchmarks.sampling_report import plots_of, report
     from edlm.commands.output import print_json
     from edlm.extras import require_extra
     from edlm.reports import write_report
 
     require_extra("eval", "matplotlib")
+    folder = out or Path(f"runs/bench-sample-{scale}")
     rows = []
-    for section, row in bench_sampling(scale, repeats=repeats, curves=curves):
+    for section, row in bench_sampling(
+        scale, Measured(folder / "measured.jsonl"), parts=[part.strip() for part in parts.split(",")], repeats=repeats
+    ):
         print(f"{section}: {row.get('setting', 'speed')} done", file=sys.stderr)
         rows.append((section, row))
     text, results = report(rows)
-    plots = {"curves.png": lambda path: draw_curves(results, path)} if curves else {}
-    written = write_report(out, text, results, plots)
+    written = write_report(folder, text, results, plots_of(results))
     print_json(written.as_dict()) if json else print(written.as_text())
+
+
+@app.command
+def predict(
+    *, num_layers: int = 12, width: int = 768, vocab_size: int = 50_257, length: int = 1024, batch_size: int = 1,
+    steps: str = "64,256,1024", candidates: str = "1,2,8", window: float = 1.0, energy: str = "coar",
+    speed: float = 100e12, bandwidth: float = 2e12, json: bool = False,
+) -> None:  # fmt: skip
+    """What sampling would cost on a GPU, on paper: arithmetic and seconds of one batch, for a grid of settings.
+
+    Parameters
+    ----------
+    num_layers
+        Layers of denoiser and energy, which are of one size.
+    width
+        Their width.
+    vocab_size
+        Tokens of the vocabulary.
+    length
+        Tokens per sequence.
+    batch_size
+        Sequences drawn at once.
+    steps
+        T, as a list.
+    candidates
+        k, as a list; 1 is the denoiser alone.
+    window
+        w.
+    energy
+        ar, coar or nce.
+    speed
+        Operations per second that the GPU reaches in large products, about half of what its maker states.
+    bandwidth
+        Bytes per second from its memory.
+    json
+        Print JSON.
+    """
+    from edlm.benchmarks.cost import Setting
+    from edlm.benchmarks.sampling_report import predicted
+    from edlm.commands.output import print_json
+    from edlm.errors import UserError
+
+    if energy not in ("ar", "coar", "nce"):
+        raise UserError(f"--energy must be one of ar, coar, nce, got {energy!r}")
+    settings = [
+        Setting(num_layers, width, vocab_size, length, batch_size, T, k, window, energy)
+        for T in parse_counts(steps, "--steps")
+        for k in parse_counts(candidates, "--candidates")
+    ]
+    text, rows = predicted(settings, speed=speed, bandwidth=bandwidth)
+    print_json(rows) if json else print(text, end="")
 
 
 @app.command

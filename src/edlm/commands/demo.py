@@ -2,10 +2,12 @@
 
 import os
 import sys
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
+from edlm.commands.sample import Compute
+from edlm.compute_config import ComputeConfig
 from edlm.demo.config import DemoConfig
 
 Names = Annotated[list[str] | None, Parameter(negative=())]
@@ -18,7 +20,7 @@ def demo(
     oracle: Names = None,
     settings: Annotated[DemoConfig, Parameter(name="*")] = DemoConfig(),
     browser: bool = True,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
+    compute: Compute = ComputeConfig(),
 ) -> None:
     """Open a page that shows the denoising: step by step, candidate by candidate, two settings side by side.
 
@@ -34,8 +36,6 @@ def demo(
         by default the built-in one.
     browser
         Open a browser at the page; without it, or where there is no screen, the address is only printed.
-    device
-        Where to compute; auto takes a GPU if there is one.
     """
     from edlm.extras import require_extra
 
@@ -49,7 +49,7 @@ def demo(
     from edlm.demo.server import run
     from edlm.demo.shelf import Shelf
 
-    shelf = Shelf(denoiser or [], energy or [], oracle or [], device)
+    shelf = Shelf(denoiser or [], energy or [], oracle or [], compute)
     shelf.denoiser(shelf.denoisers[0])  # a name that is wrong is found before the page is
     address = web_address(listening)
     print(f"showing {', '.join(shelf.denoisers)} at {address}", flush=True)

@@ -8,8 +8,9 @@ from cyclopts import App, Parameter
 
 from edlm.commands.generation import generation
 from edlm.commands.output import print_json, print_table
-from edlm.commands.sample import Device, require_one_model
+from edlm.commands.sample import Compute, require_one_model
 from edlm.commands.zeroshot import zeroshot
+from edlm.compute_config import FULL, ComputeConfig
 from edlm.errors import UserError
 from edlm.evaluator import HeldOut, Work, evaluator
 from edlm.likelihood_config import LikelihoodConfig
@@ -36,7 +37,7 @@ def likelihood(
     settings: Annotated[LikelihoodConfig, Parameter(name="*")] = LikelihoodConfig(),
     sweep: str = "",
     out: Path = Path("runs/likelihood"),
-    device: Device = "auto",
+    compute: Compute = FULL,
     json: bool = False,
 ) -> None:
     """Bits per character (or token) of held-out text: exact for an autoregressive model, an upper bound for a denoiser.
@@ -62,15 +63,13 @@ def likelihood(
         candidates; writes a table and a plot.
     out
         Folder for the table and the plot of a sweep.
-    device
-        Where to compute; auto takes a GPU if there is one.
     json
         Print the result and its whole protocol as JSON.
     """
     specs = energy or []
     if sweep:
         grid = parse_sweep(sweep, candidates, settings)
-        return run_sweep(denoiser, ar, specs, grid, held_out, work, out=out, device=device, json=json)
+        return run_sweep(denoiser, ar, specs, grid, held_out, work, out=out, compute=compute, json=json)
     require_one_model(denoiser, ar)
     if len(specs) > 1:
         raise UserError("one energy at a time, or a sum such as 'ar:NAME + nce:NAME'; several need --sweep steps=...")
@@ -81,7 +80,7 @@ def likelihood(
     from edlm.models.load import load_named
 
     with evaluator(work) as measuring:
-        model = load_named(denoiser, ar, device)
+        model = load_named(denoiser, ar, compute)
         corpus = measuring.corpus(model, name, held_out)
         result = measuring.measure(model, corpus, held_out.split, config, energy=spec)
         if measuring.world.is_first:
@@ -91,7 +90,7 @@ def likelihood(
 
 def run_sweep(
     denoiser: str, ar: str, energies: list[str], grid: SweepConfig, held_out: HeldOut, work: Work, *, out: Path,
-    device: Device, json: bool,
+    compute: ComputeConfig, json: bool,
 ) -> None:  # fmt: skip
     """The whole grid, in the order of its points; what is done stays done if it is interrupted."""
     if not denoiser:
@@ -100,7 +99,7 @@ def run_sweep(
     from edlm.sweep import Series, report_sweep, series_of
 
     with evaluator(work) as measuring:
-        model = load_named(denoiser, "", device)
+        model = load_named(denoiser, "", compute)
         corpus = measuring.corpus(model, denoiser, held_out)
         split = held_out.split
         lines = []
@@ -112,7 +111,7 @@ def run_sweep(
             lines.append(Series(name, points))
         reference = None
         if ar:
-            causal = load_named("", ar, device)
+            causal = load_named("", ar, compute)
             reference = measuring.measure(causal, corpus, split, grid.settings, label="autoregressive")
         if measuring.world.is_first:
             report = report_sweep(out, lines, reference)

@@ -54,7 +54,8 @@ def export(
         Print the record as JSON.
     """
     from edlm.commands.output import print_json
-    from edlm.models.load import choose_device, load_own
+    from edlm.models.load import load_own
+    from edlm.models.placement import choose_device
     from edlm.models.pretrained import find_folder
     from edlm.training import export as exporting
     from edlm.training.record import read_record

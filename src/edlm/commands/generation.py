@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from edlm.commands.sample import Device
+from edlm.commands.sample import Compute
+from edlm.compute_config import ComputeConfig
 from edlm.errors import UserError
 from edlm.evaluator import HeldOut
 from edlm.extras import require_extra
@@ -37,7 +38,7 @@ def generation(
     temperature: float = 1.0,
     seed: int = 0,
     batch_size: int = 16,
-    device: Device = "auto",
+    compute: Compute = ComputeConfig(),
     out: Path | None = None,
     json: bool = False,
 ) -> None:
@@ -76,8 +77,6 @@ def generation(
         Sample i of every setting is drawn from the numbers seeded by (seed, i).
     batch_size
         Samples drawn, and texts scored, at once; changes the time only.
-    device
-        Where to compute; auto takes a GPU if there is one.
     out
         Folder for samples, scores, results.json, results.md and frontier.png.
     json
@@ -102,7 +101,7 @@ def generation(
     from edlm.generation_study import run
     from edlm.study import make_grid
 
-    methods = setup.load_methods(denoiser, energy or [], ar, device)
+    methods = setup.load_methods(denoiser, energy or [], ar, compute)
     texts: list[dict[str, Any]] = []
     about_data = None
     if held_out.data:

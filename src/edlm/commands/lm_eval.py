@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from edlm.commands.sample import Device, require_one_model, require_writable
+from edlm.commands.sample import Compute, require_one_model, require_writable
+from edlm.compute_config import FULL, ComputeConfig
 from edlm.errors import UserError
 from edlm.extras import require_extra
 from edlm.harness_config import HarnessConfig
@@ -24,7 +25,7 @@ def lm_eval(
     include_path: Path | None = None,
     num_fewshot: int | None = None,
     limit: int | None = None,
-    device: Device = "auto",
+    compute: Compute = FULL,
     json: bool = False,
     out: Path | None = None,
 ) -> None:
@@ -46,8 +47,6 @@ def lm_eval(
         Worked examples before each question, instead of the task's number.
     limit
         Only so many questions of each task.
-    device
-        Where to compute; auto takes a GPU if there is one.
     json
         Print results and settings as JSON.
     out
@@ -60,14 +59,14 @@ def lm_eval(
         raise UserError(f"--include-path {include_path}: there is no such folder")
     require_writable("--out", out)
     require_extra("lm-eval", "lm_eval")
-    results = evaluate(denoiser, ar, energy, tasks, settings, include_path, num_fewshot, limit, device)
+    results = evaluate(denoiser, ar, energy, tasks, settings, include_path, num_fewshot, limit, compute)
     about = {"model": denoiser or ar, "kind": "denoiser" if denoiser else "ar", "energy": energy or None}
     show(results, about | asdict(settings) | {"num_fewshot": num_fewshot, "limit": limit}, json=json, out=out)
 
 
 def evaluate(
     denoiser: str, ar: str, energy: str, tasks: str, settings: HarnessConfig, include_path: Path | None,
-    num_fewshot: int | None, limit: int | None, device: Device,
+    num_fewshot: int | None, limit: int | None, compute: ComputeConfig,
 ) -> dict[str, Any]:  # fmt: skip
     """What the harness returns."""
     logging.getLogger("lm_eval").setLevel(logging.WARNING)
@@ -79,7 +78,7 @@ def evaluate(
     names = [name.strip() for name in tasks.split(",") if name.strip()]
     manager = find_tasks(names, include_path)
     model = HarnessModel(
-        load_named(denoiser, ar, device), energy=energy or None, device=device, config=settings,
+        load_named(denoiser, ar, compute), energy=energy or None, device=None, config=settings,
         progress=sys.stderr.isatty(),
     )  # fmt: skip
     seed = settings.seed

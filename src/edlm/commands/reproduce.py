@@ -9,7 +9,8 @@ from cyclopts import Parameter
 
 from edlm.commands.generation import numbers
 from edlm.commands.output import print_json
-from edlm.commands.sample import Device
+from edlm.commands.sample import Compute
+from edlm.compute_config import FULL
 from edlm.durable import require_folder
 from edlm.errors import UserError
 from edlm.evaluator import HeldOut
@@ -77,7 +78,7 @@ def reproduce(
     files: Path | None = None,
     sets: str = "",
     changes: Annotated[Changes, Parameter(name="*")] = Changes(),
-    device: Device = "auto",
+    compute: Compute = FULL,
     out: Path | None = None,
     dry_run: bool = False,
     json: bool = False,
@@ -106,8 +107,6 @@ def reproduce(
         zero-shot: folder with the sets' files, instead of the hub.
     sets
         zero-shot: only these sets, such as wikitext,lambada.
-    device
-        Where to compute; auto takes a GPU if there is one.
     out
         Folder for results.md, results.json, the plot and everything drawn; by default runs/reproduce/NAME.
     dry_run
@@ -124,7 +123,7 @@ def reproduce(
     typed = {"denoiser": denoiser, "ar": ar, "energy_model": energy_model, "oracle": oracle}
     stage = Stage(
         name, scale, settings, choose_cast(typed, defaults), replace(held_out, data=held_out.data or defaults.data),
-        out or Path("runs/reproduce") / name, device, files, sets, is_data_typed=bool(held_out.data),
+        out or Path("runs/reproduce") / name, compute, files, sets, is_data_typed=bool(held_out.data),
     )  # fmt: skip
     experiment = import_module(f"edlm.reproduce.{MODULES[name]}")
     if dry_run:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from edlm.compute_config import ComputeConfig
 from edlm.errors import UserError
 from edlm.sample_config import SampleConfig
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 Settings = Annotated[SampleConfig, Parameter(name="*")]
 Device = Literal["auto", "cpu", "cuda"]
+Compute = Annotated[ComputeConfig, Parameter(name="*")]
 
 
 def sample(
@@ -32,7 +34,7 @@ def sample(
     prompt: str = "",
     infill: str = "",
     settings: Settings = SampleConfig(),
-    device: Device = "auto",
+    compute: Compute = ComputeConfig(),
     json: bool = False,
     out: Path | None = None,
     trace: Path | None = None,
@@ -55,8 +57,6 @@ def sample(
         Text that every sequence begins with.
     infill
         Text with holes: [MASK] is one unknown token, [MASK:12] twelve. What is known stays, the holes are filled.
-    device
-        Where to compute; auto takes a GPU if there is one.
     json
         Print a JSON document with tokens and settings instead of plain text.
     out
@@ -74,11 +74,12 @@ def sample(
     from edlm.energy_spec import load_energy
     from edlm.generation import generate, require_denoiser
     from edlm.models.load import load_named
+    from edlm.models.placement import precision_of
     from edlm.tokenization import TextError
 
-    model = load_named(denoiser, ar, device)
+    model = load_named(denoiser, ar, compute)
     correction = load_energy(energy, require_denoiser(model)) if energy else None
-    about = describe(denoiser, ar, energy, prompt, infill, settings)
+    about = describe(denoiser, ar, energy, prompt, infill, settings) | {"precision": precision_of(model)}
     try:
         plan = plan_of(model, settings, prompt, infill)
         with progress_bar(plan, num, settings, hide=watch) as bar, writing(trace) as write:
@@ -100,7 +101,7 @@ def sample(
 
 def infill(
     text: str, /, *, denoiser: str, energy: str = "", num: int = 1, settings: Settings = SampleConfig(),
-    device: Device = "auto", json: bool = False, out: Path | None = None, trace: Path | None = None,
+    compute: Compute = ComputeConfig(), json: bool = False, out: Path | None = None, trace: Path | None = None,
     watch: bool = False,
 ) -> None:  # fmt: skip
     """Fill the holes of a text: short for `edlm sample --infill TEXT`.
@@ -115,8 +116,6 @@ def infill(
         What corrects the denoiser, as in `edlm sample`.
     num
         Number of ways to fill it.
-    device
-        Where to compute; auto takes a GPU if there is one.
     json
         Print a JSON document with tokens and settings instead of plain text.
     out
@@ -129,8 +128,8 @@ def infill(
     if not text:
         raise UserError("the infill text is empty; mark what to fill in with [MASK] or [MASK:12]")
     sample(
-        denoiser=denoiser, energy=energy, num=num, infill=text, settings=settings, device=device, json=json, out=out,
-        trace=trace, watch=watch,
+        denoiser=denoiser, energy=energy, num=num, infill=text, settings=settings, compute=compute, json=json,
+        out=out, trace=trace, watch=watch,
     )  # fmt: skip
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from edlm.commands.sample import Device, require_one_model
+from edlm.commands.sample import Compute, require_one_model
+from edlm.compute_config import FULL
 from edlm.errors import UserError
 from edlm.likelihood_config import LikelihoodConfig
 from edlm.score_config import Effort
@@ -33,7 +34,7 @@ def score(
     effort: Annotated[Effort, Parameter(name="*")] = Effort(),
     candidates: str = "2",
     settings: Annotated[LikelihoodConfig, Parameter(name="*")] = LikelihoodConfig(),
-    device: Device = "auto",
+    compute: Compute = FULL,
     json: bool = False,
 ) -> None:
     """How likely texts are: exact for an autoregressive model, a bound for a denoiser with or without an energy.
@@ -59,8 +60,6 @@ def score(
         Map text to a-z and space first.
     candidates
         k: candidates of a step, of which the energy chooses one; 'ideal' for the limit of many.
-    device
-        Where to compute; auto takes a GPU if there is one.
     json
         Print scores and settings as JSON.
     """
@@ -74,7 +73,7 @@ def score(
     from edlm.models.load import load_named
     from edlm.text_score import score_texts
 
-    model = load_named(denoiser, ar, device)
+    model = load_named(denoiser, ar, compute)
     correction = load_energy(energy, require_denoiser(model)) if energy else None
     scores = score_texts(
         model, [text for _, text in pairs], config, effort, energy=correction, given=[prefix for prefix, _ in pairs],

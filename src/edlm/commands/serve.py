@@ -1,10 +1,12 @@
 """edlm serve"""
 
 import sys
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
+from edlm.commands.sample import Compute
+from edlm.compute_config import ComputeConfig
 from edlm.serving.config import ServeConfig
 
 
@@ -15,7 +17,7 @@ def serve(
     energy: Annotated[list[str] | None, Parameter(negative=())] = None,
     settings: Annotated[ServeConfig, Parameter(name="*")] = ServeConfig(),
     api_key: Annotated[str, Parameter(env_var="EDLM_API_KEY", show_env_var=True)] = "",
-    device: Literal["auto", "cpu", "cuda"] = "auto",
+    compute: Compute = ComputeConfig(),
 ) -> None:
     """Serve completions over HTTP, in the protocol of OpenAI's clients.
 
@@ -30,8 +32,6 @@ def serve(
         Once for each. Nothing that a client names is ever loaded.
     api_key
         Key that clients must send; better set in the environment, where other users do not see it.
-    device
-        Where to compute; auto takes a GPU if there is one.
     """
     from edlm.extras import require_extra
 
@@ -44,6 +44,6 @@ def serve(
         warning = f"--host {settings.host} lets other machines in, and there is no key; set EDLM_API_KEY"
         print(f"edlm: warning: {warning}", file=sys.stderr)
     listening = listen(settings.host, settings.port)
-    catalogue = load_catalogue(denoiser, ar, energy or [], device)
+    catalogue = load_catalogue(denoiser, ar, energy or [], compute)
     print(f"serving {', '.join(catalogue)} at {web_address(listening)}/v1", flush=True)
     run(catalogue, settings, listening, api_key=api_key)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from edlm.commands.output import print_json
-from edlm.commands.sample import Device
+from edlm.commands.sample import Compute
+from edlm.compute_config import FULL
 from edlm.errors import UserError
 from edlm.evaluator import Evaluator, HeldOut, Work, evaluator
 from edlm.likelihood_config import LikelihoodConfig
@@ -32,7 +33,7 @@ def zeroshot(
     cache: str | None = None,
     work: Annotated[Work, Parameter(name="*")] = Work(),
     out: Path = Path("runs/zeroshot"),
-    device: Device = "auto",
+    compute: Compute = FULL,
     json: bool = False,
 ) -> None:
     """Perplexity on text of other kinds than a model was trained on: one table, with the paper's rows below it.
@@ -61,8 +62,6 @@ def zeroshot(
         Folder of the tokenised data, and of what an interrupted evaluation has done.
     out
         Folder for the table.
-    device
-        Where to compute; auto takes a GPU if there is one.
     json
         Print all results and their protocols as JSON.
     """
@@ -77,7 +76,7 @@ def zeroshot(
     names, missing = choose_sets(sets, files)
     held_out = HeldOut(wrap_eos=wrap_eos, cache=cache)
     with evaluator(work) as measuring:
-        models = {flag: load_named(*flag, device) for flag in (("", ar), (denoiser, "")) if any(flag)}
+        models = {flag: load_named(*flag, compute) for flag in (("", ar), (denoiser, "")) if any(flag)}
         require_same_tokens(list(models.values()))
         rows: Rows = {}
         for (name, other), model in models.items():

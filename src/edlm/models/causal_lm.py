@@ -10,10 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edlm.errors import UserError
+from edlm.memory import fitting
 from edlm.strict_tokenizer import StrictTokenizer
 
 CHUNK_LOGITS = 1 << 24
 """Numbers over the vocabulary that are made at a time: memory does not grow with the number of candidates."""
+LOGIT_BYTES = 16
+"""Memory for one of them and its copies: fewer are made where little is free."""
 UNBOUNDED = 1 << 30
 """The length of a model that does not say how much it reads."""
 
@@ -47,7 +50,7 @@ class CausalLM(nn.Module):
             rows = zip(inputs.split(1), x0, strict=True)
             return torch.stack([self._log_probs(self._call(self.network, row).logits[0], x) for row, x in rows])
         states, head = self.states(inputs).flatten(0, 1), self.network.get_output_embeddings()  # (B * L, D)
-        size = max(1, CHUNK_LOGITS // head.weight.shape[0])
+        size = max(1, fitting(CHUNK_LOGITS, LOGIT_BYTES, x0.device) // head.weight.shape[0])
         parts = zip(states.split(size), x0.flatten().split(size), strict=True)
         return torch.cat([self._log_probs(head(part), tokens) for part, tokens in parts]).view_as(x0)
 

@@ -57,7 +57,7 @@ class EnergyNetwork(PretrainedModel):
         if self.join is not None:
             h = self.join(torch.cat([h, self.transformer.embedding(xt)], dim=-1))
         h = h + is_new * self.mark + self.time_out(self.time(t)).unsqueeze(1)
-        hidden = self.transformer.run(h, t)  # (B, L, D)
+        hidden = self.transformer.run(h, t).float()  # (B, L, D)
         if self.config.pooling == "mean":
             pooled = hidden.mean(1)
         else:

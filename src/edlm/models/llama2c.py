@@ -20,7 +20,6 @@ from edlm.extras import require_extra
 from edlm.llama2c_tokenizer import BEGIN, read_llama2c_tokenizer
 from edlm.models.causal_lm import CausalLM
 from edlm.models.naming import ModelName
-from edlm.models.precision import PRECISIONS
 from edlm.models.transformers_files import require_finite
 from edlm.strict_tokenizer import StrictTokenizer
 
@@ -69,7 +68,7 @@ def load_llama2c(file: Path, name: ModelName) -> CausalLM:
     if not file.is_file():
         raise UserError(f"{name.name}: there is no file {file}; name a llama2.c file")
     header = read_header(file)
-    network = _network(header, read_weights(file, header)).to(PRECISIONS[name.precision])
+    network = _network(header, read_weights(file, header)).to(name.dtype)
     require_finite(network, name.name)
     inner = read_llama2c_tokenizer(_tokenizer_file(file, header))
     if inner.get_vocab_size() != header.vocab_size:

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import TypeVar
 
-import torch
-
+from edlm.compute_config import FULL, ComputeConfig
 from edlm.errors import UserError
+from edlm.gguf_files import SMOLLM2
 from edlm.models.autoregressive import Autoregressive
-from edlm.models.causal_files import FILES, SMOLLM2, load_causal
+from edlm.models.causal_files import FILES, load_causal
 from edlm.models.causal_lm import CausalLM
 from edlm.models.denoiser import Denoiser
 from edlm.models.energy_network import EnergyNetwork
@@ -15,6 +15,7 @@ from edlm.models.masked_files import PREFIX, load_masked
 from edlm.models.masked_lm import AnyDenoiser, MaskedLM
 from edlm.models.mdlm_files import find_model, is_public, load_public
 from edlm.models.naming import parse_name
+from edlm.models.placement import place
 from edlm.models.pretrained import read_config
 from edlm.models.transformers_files import is_causal_model, is_masked_model
 
@@ -72,17 +73,15 @@ def load_own(name: str | Path) -> Denoiser | Autoregressive | EnergyNetwork:
     return model
 
 
-def load_named(denoiser: str, ar: str, device: str = "auto") -> AnyDenoiser | Autoregressive:
-    """The one model that was named, refused if it is of the other kind, on the device."""
+def load_named(denoiser: str, ar: str, compute: ComputeConfig = FULL) -> AnyDenoiser | Autoregressive:
+    """The one model that was named, refused if it is of the other kind, where and how it is to compute."""
     model = load_model(denoiser or ar)
     if isinstance(model, EnergyNetwork | CausalLM) or isinstance(model, Autoregressive) != bool(ar):
         remedy = f"--denoiser takes {Denoiser.model_type} or a masked model, --ar {Autoregressive.model_type}"
         raise UserError(f"{denoiser or ar} holds a model of type {model.model_type}; {remedy}")
-    return model.to(choose_device(device))
+    return place(model, compute, own_precision=names_precision(denoiser or ar))
 
 
-def choose_device(device: str) -> str:
-    """cuda or cpu; auto takes a GPU if there is one, and cuda without one is refused."""
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: PyTorch finds no GPU; install a CUDA build or choose cpu")
-    return "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
+def names_precision(name: str | Path) -> bool:
+    """Whether a name says in which precision its model is to compute."""
+    return bool(parse_name(str(name).removeprefix(PREFIX)).precision)

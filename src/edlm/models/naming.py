@@ -6,6 +6,8 @@ gpt2    runs/my-model    SmolLM2.gguf    gpt2-large,bfloat16    mlm:some/model,s
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from edlm.errors import UserError
 from edlm.models.precision import PRECISIONS
 
@@ -19,12 +21,16 @@ class ModelName:
 
     name: str
     """Folder, file, built-in name or hub name."""
-    precision: str = "float32"
-    """Of the weights while they are used. Log-probabilities are float32 and sums float64 in any case."""
+    precision: str = ""
+    """Of the weights while they are used; empty if the name leaves it open, and float32 then."""
     shifted: bool = False
     """A masked model whose output at position i is about position i + 1."""
     trust_remote_code: bool = False
     """Run the Python code that comes with the model. It can do whatever you can do."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return PRECISIONS[self.precision or "float32"]
 
     def require_plain(self) -> None:
         """Refuse options where a model of ours was named: it needs none."""
@@ -40,4 +46,4 @@ def parse_name(text: str | Path) -> ModelName:
     precisions = [option for option in options if option in PRECISIONS]
     if len(precisions) > 1:
         raise UserError(f"{text}: one precision, please, not {' and '.join(precisions)}")
-    return ModelName(name, precisions[0] if precisions else "float32", SHIFTED in options, TRUST in options)
+    return ModelName(name, "".join(precisions), SHIFTED in options, TRUST in options)

@@ -1,4 +1,4 @@
-"""Weights in fewer bits: how they are stored. A model that is loaded has float32 weights whatever the file holds."""
+"""Weights in fewer bits, on disk or in use. A model of ours is loaded as float32 whatever the file holds."""
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +12,22 @@ def rounded(weights: dict[str, Tensor], precision: str) -> dict[str, Tensor]:
     """The weights in a precision of `PRECISIONS`; one that would not be finite there is refused, never clipped."""
     if precision not in PRECISIONS:
         raise UserError(f"unknown precision {precision!r}; choose {', '.join(PRECISIONS)}")
-    result = {name: tensor.detach().to(PRECISIONS[precision]) for name, tensor in weights.items()}
-    for name, tensor in result.items():
-        if not torch.isfinite(tensor).all():
-            largest = weights[name].abs().max().item()
-            remedy = "store it as bfloat16 or float32" if torch.isfinite(weights[name]).all() else "train it again"
-            raise UserError(f"{name} has a weight of size {largest:g}, which {precision} cannot hold; {remedy}")
-    return result
+    for name, tensor in weights.items():
+        _require_finite(name, tensor, precision, "store it as bfloat16 or float32")
+    return {name: tensor.detach().to(PRECISIONS[precision]) for name, tensor in weights.items()}
+
+
+def require_holdable(model: nn.Module, precision: str) -> None:
+    """Refuse a precision in which a weight of the model would not be finite."""
+    for name, weight in model.named_parameters():
+        _require_finite(name, weight, precision, "choose bfloat16 or float32")
+
+
+def _require_finite(name: str, tensor: Tensor, precision: str, remedy: str) -> None:
+    if not torch.isfinite(tensor.detach().to(PRECISIONS[precision])).all():
+        largest = tensor.abs().max().item()
+        remedy = remedy if torch.isfinite(tensor).all() else "train it again"
+        raise UserError(f"{name} has a weight of size {largest:g}, which {precision} cannot hold; {remedy}")
 
 
 def round_weights(model: nn.Module, precision: str) -> None:

@@ -225,7 +225,8 @@ class Transformer(nn.Module):
         self._check(h, t, cache)
         time = self.time(t) if self.time is not None else None
         for block in self.blocks:
-            h = block(h, self.rotary, time, cache)
+            # A compiled block is for whole inputs: a cache that grows would have it compiled again and again.
+            h = (block if cache is None else block.forward)(h, self.rotary, time, cache)
         if self.modulation is None:
             return self.norm(h)
         shift, scale = self.modulation(time).unsqueeze(1).chunk(2, dim=-1)

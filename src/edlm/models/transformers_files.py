@@ -17,8 +17,8 @@ from torch import nn
 
 from edlm.errors import UserError
 from edlm.extras import require_extra
+from edlm.gguf_files import require_gguf
 from edlm.models.naming import TRUST, ModelName
-from edlm.models.precision import PRECISIONS
 from edlm.models.pretrained import read_config
 
 
@@ -59,12 +59,7 @@ def load_folder(kind: str, folder: Path, name: ModelName) -> Loaded:
 
 def load_gguf(file: Path, name: ModelName) -> Loaded:
     """The causal network in a GGUF file, its weights taken out of their quantisation."""
-    require_extra("eval", "transformers", "gguf")
-    if not file.is_file():
-        raise UserError(f"{name.name}: there is no file {file}; name a GGUF file")
-    with file.open("rb") as stream:
-        if stream.read(4) != b"GGUF":
-            raise UserError(f"{name.name}: {file} is not a GGUF file")
+    require_gguf(file, name.name)
     return _load("AutoModelForCausalLM", file.parent, name, {}, {"gguf_file": file.name})
 
 
@@ -88,7 +83,7 @@ def _load(kind: str, folder: Path, name: ModelName, weights: dict[str, Any], bot
         with quiet():
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
             network, report = getattr(transformers, kind).from_pretrained(
-                folder, dtype=PRECISIONS[name.precision], output_loading_info=True, **options, **weights
+                folder, dtype=name.dtype, output_loading_info=True, **options, **weights
             )
     except Exception as error:  # transformers and its readers raise every kind for what they cannot read
         reason = " ".join(str(error).split())[:200] or type(error).__name__

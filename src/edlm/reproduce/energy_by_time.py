@@ -53,7 +53,7 @@ def run(stage: Stage) -> Report | None:
     specs, settings = energies_of(stage), stage.settings
     assert isinstance(settings, Energies)
     with evaluator(work_of(stage)) as measuring:
-        denoiser = require_denoiser(load_named(stage.cast.denoiser, "", stage.device))
+        denoiser = require_denoiser(load_named(stage.cast.denoiser, "", stage.compute))
         corpus = measuring.corpus(denoiser, stage.cast.denoiser, stage.held_out)
         rows = []
         for spec in specs:

@@ -106,7 +106,7 @@ def load_models(stage: Stage, measuring: Evaluator) -> Measured:
     """The denoiser and the causal model, as far as they are there."""
     cast = stage.cast
     flags = {True: ("", cast.ar), False: (cast.denoiser, "")}
-    models = {causal: load_named(*names, stage.device) for causal, names in flags.items() if any(names)}
+    models = {causal: load_named(*names, stage.compute) for causal, names in flags.items() if any(names)}
     require_same_tokens(list(models.values()))
     return Measured(stage, measuring, models)
 

@@ -48,7 +48,7 @@ def grid_of(stage: Stage, *, with_ar: bool) -> list[Setting]:
     stage.require("denoiser", "oracle")
     base = SampleConfig(seed=settings.seed, batch_size=settings.batch_size or 16)
     specs = cast.energies(settings.energies)
-    methods = setup.load_methods(cast.denoiser, specs, cast.ar if with_ar else "", stage.device)
+    methods = setup.load_methods(cast.denoiser, specs, cast.ar if with_ar else "", stage.compute)
     return make_grid(methods, settings.steps, settings.candidates, settings.window, base, settings.completions)
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edlm.compute_config import ComputeConfig
 from edlm.errors import UserError
 from edlm.evaluator import HeldOut
 from edlm.models.causal_files import FILES
@@ -83,7 +84,7 @@ class Stage:
     cast: Cast
     held_out: HeldOut
     out: Path
-    device: str
+    compute: ComputeConfig
     files: Path | None = None
     """Folder of the zero-shot sets."""
     sets: str = ""

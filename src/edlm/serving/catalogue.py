@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edlm.compute_config import FULL, ComputeConfig
 from edlm.energy import Energy, identity_of
 from edlm.energy_spec import load_energy
 from edlm.errors import UserError
@@ -42,7 +43,7 @@ class ServedModel:
 Catalogue = Mapping[str, ServedModel]
 
 
-def load_catalogue(denoiser: str, ar: str, energies: Sequence[str], device: str = "auto") -> Catalogue:
+def load_catalogue(denoiser: str, ar: str, energies: Sequence[str], compute: ComputeConfig = FULL) -> Catalogue:
     """The denoiser with its energies, and the autoregressive model beside it, by the names that clients use."""
     if not denoiser and not ar:
         raise UserError("nothing to serve: name a model with --denoiser or --ar")
@@ -50,10 +51,10 @@ def load_catalogue(denoiser: str, ar: str, energies: Sequence[str], device: str 
         raise UserError("--energy corrects a denoiser; name one with --denoiser, or leave it out")
     served = []
     if denoiser:
-        model = require_denoiser(load_named(denoiser, "", device))
+        model = require_denoiser(load_named(denoiser, "", compute))
         served.append(serve_model(denoiser, model, load_energies(energies, model)))
     if ar:
-        served.append(serve_model(ar, load_named("", ar, device), {}))
+        served.append(serve_model(ar, load_named("", ar, compute), {}))
     if len(served) == 2 and served[0].id == served[1].id:
         raise UserError(f"--denoiser and --ar would both be called {served[0].id!r}; rename one folder")
     return {model.id: model for model in served}

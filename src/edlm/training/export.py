@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from edlm._version import __version__
 from edlm.data import Corpus
-from edlm.data.record import RUN, is_exported, portable_source
+from edlm.data.record import is_exported, portable_source
 from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, Energy, judges_steps, learned_energy
 from edlm.errors import UserError
 from edlm.evaluation import Likelihood, choose_blocks
@@ -21,13 +18,13 @@ from edlm.models.autoregressive import Autoregressive
 from edlm.models.denoiser import Denoiser
 from edlm.models.energy_network import EnergyNetwork
 from edlm.models.precision import round_weights, rounded
-from edlm.models.pretrained import WEIGHTS
 from edlm.training.batches import NoisyBatches, TextBatches
 from edlm.training.build import VALIDATION_NEGATIVES, loss_form
 from edlm.training.card import write_card
 from edlm.training.checkpoint import atomic_folder
 from edlm.training.config import EnergyTrainConfig
-from edlm.training.record import Record, portable_recipe
+from edlm.training.publish import known_facts, recipe_of, write_folder
+from edlm.training.record import Record
 from edlm.training.tasks import EnergyTask
 
 Model = Denoiser | Autoregressive | EnergyNetwork
@@ -59,13 +56,9 @@ def export(
         raise UserError(f"{precision} changes the model's score by {cost:.4f}, more than {LIMIT}; {remedy}")
     measured = stored.facts | {"precision": precision, "rounding_cost": cost, "split": split}
     facts = make_record(model, record, corpus, split) | {"measured": measured}
-    tokenizer = "characters" if model.tokenizer is not None and model.tokenizer.unit == "character" else ""
-    recipe = portable_recipe(record, out.name, tokenizer)
+    recipe = recipe_of(model, record, out.name)
     with atomic_folder(out) as folder:
-        model.save_folder(folder, weights)
-        (folder / WEIGHTS).chmod(0o644)  # safetensors makes files for their owner alone; these are to be passed on
-        settings = {"edlm_version": __version__, "record": facts} | recipe
-        (folder / RUN).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+        write_folder(model, folder, weights, facts, recipe)
         write_card(folder, out.name, model, facts, recipe, licence)
     return facts
 
@@ -74,13 +67,7 @@ def make_record(model: Model, record: Record, corpus: Corpus, split: str) -> dic
     """What happened in training, and which text is behind the figures: hashes and ranges, no folders."""
     parts = corpus.describe()["splits"]
     names = ("first_token", "end_token", "num_tokens", "tokens_sha256")
-    return {
-        "steps": record.steps,
-        "batch_size": record.config.run.batch_size,
-        "tokens_seen": record.tokens_seen,
-        "started_from": record.start or None,
-        "history": record.history,
-        "parameters": sum(p.numel() for p in model.parameters()),
+    return known_facts(model, record) | {
         "unit": corpus.unit,
         "measured_on": portable_source(corpus.config.source),
         "splits": {name: {key: part[key] for key in names} for name, part in parts.items()},

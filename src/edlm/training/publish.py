@@ -23,9 +23,16 @@ def save_with_record(model: PretrainedModel, folder: Path) -> None:
     Weights that are as they were loaded keep the precision they were stored in.
     """
     stored = unchanged_weights(model)
-    model.save_folder(folder, model.state_dict() if stored is None else stored)
+    weights = model.state_dict() if stored is None else stored
+    write_folder(model, folder, weights, *record_of(model, folder.name))
+
+
+def write_folder(
+    model: PretrainedModel, folder: Path, weights: dict[str, Tensor], facts: dict[str, Any], recipe: dict[str, Any]
+) -> None:
+    """Config, tokenizer, the given weights and, where there is a recipe, run.yaml with the facts about the training."""
+    model.save_folder(folder, weights)
     (folder / WEIGHTS).chmod(0o644)  # safetensors makes files for their owner alone; these are to be passed on
-    facts, recipe = record_of(model, folder.name)
     if recipe:
         settings = {"edlm_version": __version__, "record": facts} | recipe
         (folder / RUN).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
@@ -43,10 +50,15 @@ def record_of(model: PretrainedModel, name: str) -> tuple[dict[str, Any], dict[s
     if folder is None or not (folder / RUN).is_file() or unchanged_weights(model) is None:
         return {}, {}
     record = read_record(folder, model.config.transformer.length)
-    is_characters = model.tokenizer is not None and model.tokenizer.unit == "character"
-    recipe = portable_recipe(record, name.rpartition("/")[2], "characters" if is_characters else "")
+    recipe = recipe_of(model, record, name.rpartition("/")[2])
     exported = (read_run(folder) or {}).get("record")
     return (exported if isinstance(exported, dict) else known_facts(model, record)), recipe
+
+
+def recipe_of(model: PretrainedModel, record: Record, name: str) -> dict[str, Any]:
+    """The settings that would make a model like this one again, called `name`."""
+    is_characters = model.tokenizer is not None and model.tokenizer.unit == "character"
+    return portable_recipe(record, name, "characters" if is_characters else "")
 
 
 def known_facts(model: PretrainedModel, record: Record) -> dict[str, Any]:
