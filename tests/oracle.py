@@ -316,6 +316,86 @@ def reveal_from(xt, x0, rho, V):
         yield mask_out(x0, set(M) - set(S), V), rho ** len(S) * (1 - rho) ** (len(M) - len(S))
 
 
+# --- orders of revealing
+
+
+def remasking_rates(before, after, share, rule):
+    """(rho, sigma) of the step from alpha = before to after."""
+    most = min(1.0, (1 - after) / before) if before else 0.0
+    sigma = min(share, most) if rule == "cap" else share * most
+    return (after - (1 - sigma) * before) / (1 - before), sigma
+
+
+def remasking_chain(joint, alphas, share, rule, V, L, fixed=()):
+    """The laws of the state after each step; `joint(xt)` is the law of the clean text, `fixed` has what is known."""
+    start = tuple(dict(fixed).get(i, V) for i in range(L))
+    laws = [{start: 1.0}]
+    for before, after in itertools.pairwise(alphas):
+        rho, sigma = remasking_rates(before, after, share, rule)
+        new = {}
+        for xt, p in laws[-1].items():
+            for x0, q in joint(xt).items():
+                for flips in itertools.product((False, True), repeat=L):
+                    r, xs = p * q, list(xt)
+                    for i, flip in enumerate(flips):
+                        chance = 0.0 if i in dict(fixed) else rho if xt[i] == V else sigma
+                        r *= chance if flip else 1 - chance
+                        xs[i] = (x0[i] if xt[i] == V else V) if flip else xt[i]
+                    if r > 0:
+                        new[tuple(xs)] = new.get(tuple(xs), 0) + r
+        laws.append(new)
+    return laws
+
+
+def independent(xt, denoiser, V):
+    """The law of the clean text that a factorised denoiser gives."""
+    return {x0: proposal(x0, xt, denoiser, V) for x0 in completions(xt, V)}
+
+
+def posterior(data, xt, V):
+    """The true law of the clean text given what is known."""
+    fitting = {x: p for x, p in data.items() if all(k in (v, V) for k, v in zip(xt, x, strict=True))}
+    return {x: p / sum(fitting.values()) for x, p in fitting.items()}
+
+
+def masked_data(data, alpha, V, L):
+    """The law of a text of which every token is known with probability alpha."""
+    law = {}
+    for x, p in data.items():
+        for M in subsets(range(L)):
+            xt = mask_out(x, M, V)
+            law[xt] = law.get(xt, 0) + p * (1 - alpha) ** len(M) * alpha ** (L - len(M))
+    return {xt: p for xt, p in law.items() if p > 0}
+
+
+def confident(xt, num, denoiser, V):
+    """The `num` masked positions whose likeliest token is likeliest."""
+    return tuple(sorted(sorted(masked(xt, V), key=lambda i: -denoiser[xt][i].max())[:num]))
+
+
+def low_entropy(xt, bound, denoiser, V):
+    """Masked positions in order of entropy while the sum but for the largest is within the bound."""
+    entropy = {i: -(denoiser[xt][i] * np.log(denoiser[xt][i])).sum() for i in masked(xt, V)}
+    chosen = []
+    for i in sorted(entropy, key=entropy.get):
+        if sum(entropy[j] for j in chosen) > bound:
+            break
+        chosen.append(i)
+    return tuple(sorted(chosen))
+
+
+def one_way_likelihood(x0, choose, step_law, V, start=None):
+    """Probability of a text that can come about in one way: `choose(n, xt)` says what the n-th step reveals."""
+    xt, p = start or (V,) * len(x0), 1.0
+    n = 0
+    while V in xt:
+        S = choose(n, xt)
+        if S:
+            p *= step_law(xt, S, x0)
+        xt, n = filled(xt, S, [x0[i] for i in S]), n + 1
+    return p
+
+
 # --- likelihood of samplers with an energy
 
 

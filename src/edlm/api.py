@@ -23,6 +23,7 @@ class SampleOptions(TypedDict, total=False):
 
     steps: int
     first_hitting: bool
+    order: str
     candidates: int
     completions: int
     window: float
@@ -40,6 +41,7 @@ class ScoreOptions(TypedDict, total=False):
 
     protocol: Literal["certified", "paper"]
     steps: int | None
+    order: str
     candidates: int | None
     completions: int
     window: float

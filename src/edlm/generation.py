@@ -15,6 +15,7 @@ from edlm.errors import UserError
 from edlm.importance import make_importance
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.masked_lm import AnyDenoiser
+from edlm.order import make_order
 from edlm.randomness import make_streams
 from edlm.sample_config import SampleConfig
 from edlm.sampler import Info, State
@@ -72,7 +73,8 @@ def draw_batch(
     generators = make_streams(config.seed, indices)
     state = sampler.init(len(fixed), generators, model.mask_id, fixed=fixed, device=device)
     for start, stop in windows(len(fixed), model.length, config.overlap):
-        part = replace(state, x=state.x[:, start:stop], step=0, start=start)
+        x = state.x[:, start:stop]
+        part = replace(state, x=x, step=0, start=start, is_fixed=x != model.mask_id)
         for part, info in trajectory(model, part, config, energy):  # noqa: B020
             watch(indices, part, info)
         state = replace(part, x=torch.cat([state.x[:, :start], part.x, state.x[:, stop:]], dim=1), start=0)
@@ -82,6 +84,8 @@ def draw_batch(
 def trajectory(model: Model, state: State, config: SampleConfig, energy: Energy | None) -> Iterator[tuple[State, Info]]:
     """The sampler that fits the model."""
     if isinstance(model, Autoregressive):
+        if config.order != "uniform":
+            raise UserError(f"order {config.order}: an autoregressive model writes from left to right; leave it out")
         return causal_sampler.trajectory(state, model, temperature=config.temperature)
     importance = None
     if energy is not None:
@@ -90,8 +94,8 @@ def trajectory(model: Model, state: State, config: SampleConfig, energy: Energy 
         )
     if config.first_hitting:
         return sampler.first_hitting(state, model, temperature=config.temperature, importance=importance)
-    times = uniform_times(config.steps)
-    return sampler.trajectory(state, model, times, temperature=config.temperature, importance=importance)
+    times, order = uniform_times(config.steps), make_order(config.order)
+    return sampler.trajectory(state, model, times, temperature=config.temperature, importance=importance, order=order)
 
 
 def count_steps(model: Model, config: SampleConfig, fixed: Tensor) -> int:

@@ -37,6 +37,7 @@ from edlm.models.autoregressive import CausalLike
 from edlm.models.denoiser import DenoiserLike, predict
 from edlm.moments import draw_moment
 from edlm.objectives import cross_entropy, masked_log_likelihood, sum_per_row
+from edlm.order import Remasking
 from edlm.partition import lower_bound, paper_upper, upper_bound
 from edlm.randomness import make_generator, rand
 from edlm.schedule import uniform_times
@@ -75,14 +76,14 @@ def autoregressive_nll(model: CausalLike, x0: Tensor, *, is_given: Tensor | None
 @torch.no_grad()
 def denoiser_nelbo(
     denoiser: DenoiserLike, x0: Tensor, index: Sequence[int], *, seed: int, steps: int | None,
-    is_given: Tensor | None = None,
+    is_given: Tensor | None = None, remasking: Remasking | None = None,
 ) -> Tensor:  # fmt: skip
     """One unbiased estimate per sequence of the NELBO of a factorised denoiser, in nats: (B,) float64.
 
     An upper bound on -log p(x0) in expectation: of the sampler with `steps` steps on the uniform time grid, or of its
-    continuous-time limit if `steps` is None.
+    continuous-time limit if `steps` is None. `remasking` is that of the sampler.
     """
-    moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps, is_given=is_given)
+    moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps, is_given=is_given, remasking=remasking)
     log_likelihood = masked_log_likelihood(predict(denoiser, moment.xt, moment.t), x0, moment.xt, denoiser.mask_id)
     return -moment.weight * moment.share * log_likelihood
 
@@ -90,7 +91,7 @@ def denoiser_nelbo(
 @torch.no_grad()
 def certified_nll(
     denoiser: DenoiserLike, law: Law, x0: Tensor, index: Sequence[int], *, seed: int, steps: int | None, inner: int,
-    is_given: Tensor | None = None,
+    is_given: Tensor | None = None, remasking: Remasking | None = None,
 ) -> Tensor:  # fmt: skip
     """One estimate per sequence of an upper bound on -log p(x0) of the sampler whose steps follow `law`: (B, 2).
 
@@ -99,9 +100,10 @@ def certified_nll(
     weight * ( share * sum over M of -log p_theta(x0^i | xt)  -  gain ),   one moment per sequence,
 
     where the gain is a lower bound on log p_law(x0^S | xt) - log p_theta(x0^S | xt). The average over S is done in
-    closed form for the first part and by one draw for the second.
+    closed form for the first part and by one draw for the second. `remasking` is that of the sampler: it changes how
+    many tokens a step reveals, and nothing else, since hiding one has the same probability forwards and backwards.
     """
-    moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps, is_given=is_given)
+    moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps, is_given=is_given, remasking=remasking)
     predictions = predict(denoiser, moment.xt, moment.t)
     log_likelihood = masked_log_likelihood(predictions, x0, moment.xt, denoiser.mask_id)
     step = RevealStep(x0, moment.xt, moment.t, moment.is_revealed, [(seed, i) for i in index], denoiser.mask_id)

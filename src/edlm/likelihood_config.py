@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from edlm.errors import UserError
+from edlm.order_spec import DETERMINISTIC, parse_order
 
 DEFAULT_STEPS = 64
 
@@ -18,6 +19,8 @@ class LikelihoodConfig:
     """certified: an upper bound on the likelihood of the sampler that is named. paper: the paper's formula, for comparison with its tables; with an energy it is not a bound."""  # noqa: E501
     steps: int | None = None
     """T: steps of the sampler; 0 means the limit of many steps. By default 64 for a sampler with an energy, else 0."""
+    order: str = "uniform"
+    """What a step of the sampler reveals: uniform, confidence, entropy:NATS, remask-cap:SHARE or remask-rescale:SHARE, as in `edlm sample`."""  # noqa: E501
     candidates: Annotated[int | None, Parameter(parse=False)] = 2  # the command line has words for it
     """k: candidates of a step, of which the energy chooses one; None means the ideal sampler, k to infinity."""
     completions: int = 0
@@ -49,6 +52,7 @@ class LikelihoodConfig:
                 raise UserError(f"{name.replace('_', '-')} must be at least {smallest}, got {value}")
         if not 0 <= self.window <= 1:
             raise UserError(f"window must be between 0 and 1, got {self.window}")
+        self._check_order()
         if self.completions and self.candidates is None:
             raise UserError("the ideal sampler has no completions; leave them out, or name a number of candidates")
         if self.trajectories and not self.steps:
@@ -56,8 +60,21 @@ class LikelihoodConfig:
         if self.trajectories and self.protocol == "paper":
             raise UserError("the paper's formula knows no trajectories; leave them out, or choose protocol certified")
 
+    def _check_order(self) -> None:
+        kind, _ = parse_order(self.order)
+        if kind == "uniform":
+            return
+        if self.protocol == "paper":
+            raise UserError(f"the paper's formula is of the uniform order; leave out order {self.order}")
+        if self.steps == 0:
+            raise UserError(f"order {self.order} has no limit of many steps; name a number of steps")
+        if self.trajectories:
+            why = "a text has one trajectory only" if kind in DETERMINISTIC else "masks come and go on the way"
+            raise UserError(f"order {self.order}: {why}; leave out trajectories")
+
     def num_steps(self, *, with_energy: bool) -> int | None:
         """T, or None for the limit of many steps."""
         if self.steps is None:
-            return DEFAULT_STEPS if with_energy and self.protocol == "certified" else None
+            is_sampled = with_energy and self.protocol == "certified"
+            return DEFAULT_STEPS if is_sampled or parse_order(self.order)[0] != "uniform" else None
         return self.steps or None

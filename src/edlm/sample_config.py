@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from edlm.errors import UserError
+from edlm.order_spec import parse_order
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,8 @@ class SampleConfig:
     """Denoising steps. An autoregressive model takes one step per token instead."""
     first_hitting: bool = False
     """Reveal one token at a time, each at its own random moment: the limit of infinitely many steps, without a grid."""
+    order: str = "uniform"
+    """What a step reveals: uniform; confidence, the surest first; entropy:NATS, as many as can hardly contradict each other, in as many steps as it takes; remask-cap:SHARE or remask-rescale:SHARE, where known tokens may be masked again."""  # noqa: E501
     candidates: int = 2
     """k: completions drawn in a step, of which the energy chooses one. Without an energy nothing is chosen."""
     completions: int = 0
@@ -41,6 +44,9 @@ class SampleConfig:
         for name in ("temperature", "weight_temperature"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise UserError(f"{name.replace('_', '-')} must be positive, got {getattr(self, name)}")
+        kind, _ = parse_order(self.order)
+        if self.first_hitting and kind != "uniform":
+            raise UserError(f"first-hitting reveals in an order of its own; leave out order {self.order}")
         if not 0 <= self.window <= 1:
             raise UserError(f"window must be between 0 and 1, got {self.window}")
         if self.length is not None and self.length < 1:

@@ -68,7 +68,7 @@ def trace_line(indices: range, state: "State", info: "Info") -> Line:
     revealed: list[list[list[int]]] = [[] for _ in indices]
     for row, position in info.is_revealed.nonzero().tolist():
         revealed[row].append([position, int(state.x[row, position])])
-    line = {
+    line: dict[str, Any] = {
         "step": state.step,
         "start": state.start,
         "t": info.t.tolist(),
@@ -78,6 +78,8 @@ def trace_line(indices: range, state: "State", info: "Info") -> Line:
         "denoiser_evaluations": state.denoiser_evaluations.tolist(),
         "energy_evaluations": state.energy_evaluations.tolist(),
     }
+    if info.is_remasked is not None:
+        line["remasked"] = [row.nonzero()[:, 0].tolist() for row in info.is_remasked]
     return line if info.choice is None else line | {"choice": _choice(indices, info)}
 
 
