@@ -396,6 +396,54 @@ def one_way_likelihood(x0, choose, step_law, V, start=None):
     return p
 
 
+# --- sequential Monte Carlo along positions
+
+
+def causal_factor(model, xt, carry_over, V):
+    """What position i adds to a weight, but for the proposal: p_AR(x^i | x^{<i}), or 1 where it is carried over."""
+    return lambda x, i: 1.0 if carry_over and xt[i] != V else model[x[:i]][x[i]]
+
+
+def smc_law(xt, denoiser, factor, K, block, threshold, V, counts):
+    """The exact law of the particle that is taken in the end, and the expectation of the estimate of Z.
+
+    `counts` are the positions with a weight: after the last of them nobody is drawn again.
+    """
+    runs = [(1.0, 1.0, ((),) * K, (1.0,) * K)]  # probability, estimate so far, texts, weights
+    for start in range(0, len(xt), block):
+        stop = min(len(xt), start + block)
+        for i in range(start, stop):
+            runs = [new for run in runs for new in one_more(run, i, xt, denoiser, factor, V)]
+        if any(i >= stop for i in counts):
+            runs = [new for run in runs for new in drawn_again(run, threshold)]
+    law, estimate = {}, 0.0
+    for p, z, texts, weights in runs:
+        estimate += p * z * sum(weights) / K
+        for x, w in zip(texts, weights, strict=True):
+            law[x] = law.get(x, 0) + p * w / sum(weights)
+    return law, estimate
+
+
+def one_more(run, i, xt, denoiser, factor, V):
+    p, z, texts, weights = run
+    law = {token: denoiser[xt][i, token] for token in range(V)} if xt[i] == V else {xt[i]: 1.0}
+    for tokens in itertools.product(law, repeat=len(texts)):
+        new = [(*x, token) for x, token in zip(texts, tokens, strict=True)]
+        w = [w * factor(x, i) / law[x[i]] for x, w in zip(new, weights, strict=True)]
+        yield p * math.prod(law[token] for token in tokens), z, tuple(new), tuple(w)
+
+
+def drawn_again(run, threshold):
+    p, z, texts, weights = run
+    K, total = len(texts), sum(weights)
+    if total**2 / sum(w * w for w in weights) >= threshold * K:
+        yield run
+        return
+    for ancestors in itertools.product(range(K), repeat=K):
+        chance = math.prod(weights[a] / total for a in ancestors)
+        yield p * chance, z * total / K, tuple(texts[a] for a in ancestors), (1.0,) * K
+
+
 # --- likelihood of samplers with an energy
 
 

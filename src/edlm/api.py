@@ -26,6 +26,7 @@ class SampleOptions(TypedDict, total=False):
     order: str
     candidates: int
     completions: int
+    smc: int
     window: float
     temperature: float
     weight_temperature: float
@@ -44,6 +45,7 @@ class ScoreOptions(TypedDict, total=False):
     order: str
     candidates: int | None
     completions: int
+    smc: int
     window: float
     inner: int
     partition_samples: int

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from edlm.correction import make_correction
 from edlm.data import Corpus
 from edlm.data.blocks import Blocks
 from edlm.distributed import World
 from edlm.energy import CarryOverEnergy, Energy, judges_steps
 from edlm.errors import UserError
-from edlm.importance import ImportanceSampling, RevealFirst, make_importance
+from edlm.importance import ImportanceSampling, RevealFirst
 from edlm.journal import Journal
 from edlm.likelihood import (
     Ideal,
@@ -34,6 +35,7 @@ from edlm.models.masked_lm import AnyDenoiser
 from edlm.order import Confidence, EntropyBound, Remasking, make_order
 from edlm.order_spec import DETERMINISTIC, parse_order
 from edlm.ordered_likelihood import ordered_nll
+from edlm.smc import SequentialMonteCarlo
 
 MOST_BLOCKS, MOST_LOGITS = 32, 1 << 27
 NOT_A_BOUND = "not a bound: the paper's formula has the joint of all masked tokens where a step reveals only some"
@@ -90,6 +92,8 @@ class Likelihood:
     trajectories: int | None
     seed: int | None
     precision: str
+    smc: int | None = None
+    """Positions of a block of sequential Monte Carlo."""
     order: str | None = None
     """What a step reveals, where that is not the uniform order."""
     energy: str | None = None
@@ -148,7 +152,7 @@ def make_score(model: AnyDenoiser | Autoregressive, config: LikelihoodConfig, en
 def make_law(config: LikelihoodConfig, energy: Energy) -> Law:
     """What the steps of the sampler draw from: one of k candidates, or the model itself."""
     if config.candidates is not None:
-        return make_importance(energy, config.candidates, config.window, completions=config.completions)
+        return make_correction(energy, config.candidates, config.window, completions=config.completions, smc=config.smc)
     return Ideal(energy, config.window, config.partition_samples)
 
 
@@ -167,6 +171,8 @@ def _about(config: LikelihoodConfig, law: Law | None, steps: int | None) -> tupl
         kind = "step-energy sampler" if judges_steps(law.energy) else "sampler"
         if isinstance(law, RevealFirst):
             kind, uses = f"reveal-first sampler, R = {law.completions}", (*uses, "completions")
+        if isinstance(law, SequentialMonteCarlo):
+            kind, uses = f"sequential Monte Carlo sampler, blocks of {law.block}", (*uses, "smc")
         return f"upper bound of the {kind}, {length}, k = {law.num_candidates}, w = {law.window:g}", uses
     return f"upper bound of the ideal sampler, {length}, w = {law.window:g}", (*uses, "partition_samples")
 
@@ -229,7 +235,7 @@ def summarise(
     low = mean_and_error(column["lower"]) if "lower" in column else (None, None)
     steps = config.num_steps(with_energy="candidates" in score.uses)
     settings = asdict(config) | {"steps": steps}
-    names = ("order", "steps", "candidates", "completions", "window", "inner", "partition_samples", "trajectories")
+    names = ("order", "steps", "candidates", "completions", "smc", "window", "inner", "partition_samples")
     return Likelihood(
         bits=mean,
         standard_error=error,
@@ -249,7 +255,7 @@ def summarise(
         num_tokens=len(nats) * length,
         block_length=length,
         precision=precision,
-        **{name: settings[name] if name in score.uses else None for name in (*names, "seed")},
+        **{name: settings[name] if name in score.uses else None for name in (*names, "trajectories", "seed")},
     )
 
 

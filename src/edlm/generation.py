@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from edlm import causal_sampler, sampler
+from edlm.correction import make_correction
 from edlm.energy import Energy
 from edlm.errors import UserError
-from edlm.importance import make_importance
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.masked_lm import AnyDenoiser
 from edlm.order import make_order
@@ -89,8 +89,8 @@ def trajectory(model: Model, state: State, config: SampleConfig, energy: Energy 
         return causal_sampler.trajectory(state, model, temperature=config.temperature)
     importance = None
     if energy is not None:
-        importance = make_importance(
-            energy, config.candidates, config.window, config.weight_temperature, config.completions
+        importance = make_correction(
+            energy, config.candidates, config.window, config.weight_temperature, config.completions, config.smc
         )
     if config.first_hitting:
         return sampler.first_hitting(state, model, temperature=config.temperature, importance=importance)

@@ -129,6 +129,8 @@ class Candidates:
     """(B, K) float64; with several completions each, minus the logarithm of their mean weight."""
     log_weights: Tensor
     """(B, K), not normalised."""
+    log_z: Tensor | None = None
+    """(B,) the logarithm of an unbiased estimate of Z, where that is another than their mean weight."""
 
 
 def is_in_window(t: Tensor, window: float) -> Tensor:
@@ -150,6 +152,8 @@ class Choice:
     """(B', K) normalised."""
     chosen: Tensor
     """(B',) index of the candidate that was taken."""
+    log_z: Tensor | None = None
+    """(B',) logarithm of an unbiased estimate of Z, from a sampler that has one of its own."""
 
     @property
     def weights(self) -> Tensor:

@@ -41,6 +41,7 @@ from edlm.order import Remasking
 from edlm.partition import lower_bound, paper_upper, upper_bound
 from edlm.randomness import make_generator, rand
 from edlm.schedule import uniform_times
+from edlm.smc import SequentialMonteCarlo
 from edlm.vocabulary import Predictions
 
 CLAMPED, FREE = 1, 2  # which of a sequence's streams of numbers its candidates come from
@@ -227,6 +228,8 @@ class RevealStep:
         return RevealStep(self.x0[rows], self.xt[rows], self.t[rows], self.is_revealed[rows], keys, self.mask_id)
 
     def _active_gain(self, predictions: Predictions, law: Law, inner: int) -> Tensor:
+        if isinstance(law, SequentialMonteCarlo):
+            return self._sequential_gain(predictions, law, inner)
         if isinstance(law, RevealFirst):
             return self._reveal_first_gain(predictions, law, inner)
         if isinstance(law, ImportanceSampling):
@@ -254,6 +257,23 @@ class RevealStep:
             log_w = law.weigh(at, *propose_revealed(at, uniform, completing, first=self.x0))
             log_ratio.append(torch.log_softmax(log_w, dim=-1)[:, 0])
         return math.log(k) + lower_bound(torch.stack(log_ratio, dim=-1))
+
+    def _sequential_gain(self, predictions: Predictions, law: SequentialMonteCarlo, inner: int) -> Tensor:
+        """log of the mean of  w_1 / Z_hat  over `inner` runs whose first particle has the true tokens on S: (B,).
+
+        A run takes a completion with probability p_theta w E[1 / Z_hat], the expectation over runs in which that
+        completion is one of the particles and is never given up (Andrieu et al. 2010). With blocks as long as the text
+        this is k w_1 / (w_1 + ... + w_k) again.
+        """
+        (B, L), generators = self.xt.shape, [make_generator(*key, CLAMPED) for key in self.keys]
+        at = Step(predictions, self.xt, self.t, self.is_revealed, self.mask_id, generators)
+        clamped = torch.where(self.is_revealed, self.x0, self.mask_id)
+        log_ratio = []
+        for _ in range(inner):
+            uniform = rand((B, law.num_candidates, L), generators, device=self.xt.device)
+            end = law.run(at, uniform, first=clamped)
+            log_ratio.append(end.log_path[:, 0] - end.log_z)
+        return lower_bound(torch.stack(log_ratio, dim=-1))
 
     def _log_z_from_above(self, predictions: Predictions, law: Ideal) -> Tensor:
         """An upper bound in expectation on log Z, exact where it is known: (B,)."""

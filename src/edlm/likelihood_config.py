@@ -25,6 +25,8 @@ class LikelihoodConfig:
     """k: candidates of a step, of which the energy chooses one; None means the ideal sampler, k to infinity."""
     completions: int = 0
     """R: 0 weighs whole completions (the paper's Algorithm 1); 1 or more weighs candidates for what a step reveals, each with R completions that all share (reveal-first)."""  # noqa: E501
+    smc: int = 0
+    """0, or the positions of a block of sequential Monte Carlo, as in `edlm sample`."""
     window: float = 1.0
     """w: the energy is used while t >= 1 - w."""
     inner: int = 8
@@ -45,6 +47,7 @@ class LikelihoodConfig:
             "trajectories": 0,
             "seed": 0,
             "completions": 0,
+            "smc": 0,
         }
         for name, smallest in least.items():
             value = getattr(self, name)
@@ -55,6 +58,8 @@ class LikelihoodConfig:
         self._check_order()
         if self.completions and self.candidates is None:
             raise UserError("the ideal sampler has no completions; leave them out, or name a number of candidates")
+        if self.smc and (self.completions or self.candidates is None):
+            raise UserError("smc needs a number of candidates and no completions")
         if self.trajectories and not self.steps:
             raise UserError(f"trajectories {self.trajectories} need a number of steps; name one, such as steps 4")
         if self.trajectories and self.protocol == "paper":

@@ -20,6 +20,8 @@ class SampleConfig:
     """k: completions drawn in a step, of which the energy chooses one. Without an energy nothing is chosen."""
     completions: int = 0
     """R: 0 weighs whole completions (the paper's Algorithm 1); 1 or more weighs candidates for what a step reveals, each with R completions that all share (reveal-first)."""  # noqa: E501
+    smc: int = 0
+    """0, or the positions of a block of sequential Monte Carlo: the candidates then advance from left to right under an AR or coAR energy, and bad ones are given up after any block."""  # noqa: E501
     window: float = 1.0
     """w: the energy is used while t >= 1 - w; 1 means in every step, 0 in none."""
     temperature: float = 1.0
@@ -38,7 +40,14 @@ class SampleConfig:
     """Index i of the first sequence: `first` 5 draws what would have been the sixth."""
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("candidates", 1), ("batch_size", 1), ("first", 0), ("completions", 0)):
+        for name, least in (
+            ("steps", 1),
+            ("candidates", 1),
+            ("batch_size", 1),
+            ("first", 0),
+            ("completions", 0),
+            ("smc", 0),
+        ):
             if getattr(self, name) < least:
                 raise UserError(f"{name.replace('_', '-')} must be at least {least}, got {getattr(self, name)}")
         for name in ("temperature", "weight_temperature"):
@@ -47,6 +56,8 @@ class SampleConfig:
         kind, _ = parse_order(self.order)
         if self.first_hitting and kind != "uniform":
             raise UserError(f"first-hitting reveals in an order of its own; leave out order {self.order}")
+        if self.smc and self.completions:
+            raise UserError("smc weighs whole completions; leave out completions, or smc")
         if not 0 <= self.window <= 1:
             raise UserError(f"window must be between 0 and 1, got {self.window}")
         if self.length is not None and self.length < 1:

@@ -174,7 +174,7 @@ def resampled(
     check_energies(made.energies, step, active.t)
     chosen, weights = choose(made.log_weights, rand((B,), active.generators, device=device))
     taken = made.x0[torch.arange(B, device=device), chosen]  # (B', L)
-    return taken[active.is_revealed], Choice(active.rows, made.x0, made.energies, weights, chosen)
+    return taken[active.is_revealed], Choice(active.rows, made.x0, made.energies, weights, chosen, made.log_z)
 
 
 def count(state: State, x: Tensor, denoiser_passes: Tensor, energy_passes: Tensor) -> State:

@@ -86,7 +86,8 @@ def trace_line(indices: range, state: "State", info: "Info") -> Line:
 def _choice(indices: range, info: "Info") -> Line:
     choice = info.choice
     assert choice is not None
-    return {
+    log_z = {} if choice.log_z is None else {"log_z": choice.log_z.tolist()}
+    return log_z | {
         "indices": [indices[row] for row in choice.rows.tolist()],
         "candidates": choice.x0.tolist(),
         "energies": choice.energies.tolist(),
