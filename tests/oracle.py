@@ -444,6 +444,30 @@ def drawn_again(run, threshold):
         yield p * chance, z * total / K, tuple(texts[a] for a in ancestors), (1.0,) * K
 
 
+# --- adaptive effort
+
+
+def adaptive_law(xt, denoiser, weight, groups, target, V):
+    """The exact law of Algorithm 1 whose candidates come in `groups` (ends) until their ESS reaches the target."""
+    items = list(completions(xt, V))
+    p, w = {x: proposal(x, xt, denoiser, V) for x in items}, {x: weight(x, xt) for x in items}
+    law, runs = {}, [(1.0, ())]
+    for n, stop in enumerate(groups):
+        new = []
+        for chance, drawn in runs:
+            for more in itertools.product(items, repeat=stop - len(drawn)):
+                new.append((chance * math.prod(p[x] for x in more), (*drawn, *more)))
+        runs = []
+        for chance, drawn in new:
+            total = sum(w[x] for x in drawn)
+            if total**2 / sum(w[x] ** 2 for x in drawn) < target and n + 1 < len(groups):
+                runs.append((chance, drawn))
+                continue
+            for x in drawn:
+                law[x] = law.get(x, 0) + chance * w[x] / total
+    return law
+
+
 # --- likelihood of samplers with an energy
 
 

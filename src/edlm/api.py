@@ -27,6 +27,8 @@ class SampleOptions(TypedDict, total=False):
     candidates: int
     completions: int
     smc: int
+    ess: float
+    budget: int
     window: float
     temperature: float
     weight_temperature: float
@@ -46,6 +48,7 @@ class ScoreOptions(TypedDict, total=False):
     candidates: int | None
     completions: int
     smc: int
+    ess: float
     window: float
     inner: int
     partition_samples: int

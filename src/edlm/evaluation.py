@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from edlm.adaptive import Adaptive
 from edlm.correction import make_correction
 from edlm.data import Corpus
 from edlm.data.blocks import Blocks
@@ -94,6 +95,8 @@ class Likelihood:
     precision: str
     smc: int | None = None
     """Positions of a block of sequential Monte Carlo."""
+    ess: float | None = None
+    """Effective number of candidates at which an adaptive step stops."""
     order: str | None = None
     """What a step reveals, where that is not the uniform order."""
     energy: str | None = None
@@ -152,7 +155,9 @@ def make_score(model: AnyDenoiser | Autoregressive, config: LikelihoodConfig, en
 def make_law(config: LikelihoodConfig, energy: Energy) -> Law:
     """What the steps of the sampler draw from: one of k candidates, or the model itself."""
     if config.candidates is not None:
-        return make_correction(energy, config.candidates, config.window, completions=config.completions, smc=config.smc)
+        return make_correction(
+            energy, config.candidates, config.window, completions=config.completions, smc=config.smc, ess=config.ess
+        )
     return Ideal(energy, config.window, config.partition_samples)
 
 
@@ -168,12 +173,14 @@ def _about(config: LikelihoodConfig, law: Law | None, steps: int | None) -> tupl
         return f"upper bound (NELBO), {'continuous time' if steps is None else length}", (*ordered, "seed")
     uses = (*ordered, "candidates", "window", "inner", "seed")
     if isinstance(law, ImportanceSampling):
-        kind = "step-energy sampler" if judges_steps(law.energy) else "sampler"
-        if isinstance(law, RevealFirst):
+        kind, number = "step-energy sampler" if judges_steps(law.energy) else "sampler", f"k = {law.num_candidates}"
+        if isinstance(law, RevealFirst | Adaptive) and law.completions:
             kind, uses = f"reveal-first sampler, R = {law.completions}", (*uses, "completions")
         if isinstance(law, SequentialMonteCarlo):
             kind, uses = f"sequential Monte Carlo sampler, blocks of {law.block}", (*uses, "smc")
-        return f"upper bound of the {kind}, {length}, k = {law.num_candidates}, w = {law.window:g}", uses
+        if isinstance(law, Adaptive):
+            number, uses = f"k up to {law.num_candidates} until the ESS is {law.target:g}", (*uses, "ess")
+        return f"upper bound of the {kind}, {length}, {number}, w = {law.window:g}", uses
     return f"upper bound of the ideal sampler, {length}, w = {law.window:g}", (*uses, "partition_samples")
 
 
@@ -255,7 +262,7 @@ def summarise(
         num_tokens=len(nats) * length,
         block_length=length,
         precision=precision,
-        **{name: settings[name] if name in score.uses else None for name in (*names, "trajectories", "seed")},
+        **{name: settings[name] if name in score.uses else None for name in (*names, "ess", "trajectories", "seed")},
     )
 
 

@@ -90,8 +90,9 @@ def trajectory(model: Model, state: State, config: SampleConfig, energy: Energy 
     importance = None
     if energy is not None:
         importance = make_correction(
-            energy, config.candidates, config.window, config.weight_temperature, config.completions, config.smc
-        )
+            energy, config.candidates, config.window, config.weight_temperature, config.completions,
+            smc=config.smc, ess=config.ess, budget=config.budget,
+        )  # fmt: skip
     if config.first_hitting:
         return sampler.first_hitting(state, model, temperature=config.temperature, importance=importance)
     times, order = uniform_times(config.steps), make_order(config.order)

@@ -117,6 +117,10 @@ class Step:
     """(B, L)"""
     mask_id: int
     generators: Randomness
+    share: Tensor | None = None
+    """(B,) of the tokens that were not there from the start, how many are known after the step."""
+    spent: Tensor | None = None
+    """(B,) energy passes so far."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,8 @@ class Candidates:
     """(B, K), not normalised."""
     log_z: Tensor | None = None
     """(B,) the logarithm of an unbiased estimate of Z, where that is another than their mean weight."""
+    num_scored: Tensor | None = None
+    """(B,) how many the energy saw, where that is not the same for all sequences."""
 
 
 def is_in_window(t: Tensor, window: float) -> Tensor:
@@ -154,6 +160,8 @@ class Choice:
     """(B',) index of the candidate that was taken."""
     log_z: Tensor | None = None
     """(B',) logarithm of an unbiased estimate of Z, from a sampler that has one of its own."""
+    num_scored: Tensor | None = None
+    """(B',) sequences that the energy saw, from a sampler that decides."""
 
     @property
     def weights(self) -> Tensor:

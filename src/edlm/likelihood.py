@@ -22,6 +22,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from edlm.adaptive import Adaptive
 from edlm.energy import CarryOverEnergy, Energy, is_normalised, is_normalised_at, judges_steps
 from edlm.errors import UserError
 from edlm.importance import (
@@ -230,6 +231,8 @@ class RevealStep:
     def _active_gain(self, predictions: Predictions, law: Law, inner: int) -> Tensor:
         if isinstance(law, SequentialMonteCarlo):
             return self._sequential_gain(predictions, law, inner)
+        if isinstance(law, Adaptive):
+            return self._adaptive_gain(predictions, law, inner)
         if isinstance(law, RevealFirst):
             return self._reveal_first_gain(predictions, law, inner)
         if isinstance(law, ImportanceSampling):
@@ -257,6 +260,14 @@ class RevealStep:
             log_w = law.weigh(at, *propose_revealed(at, uniform, completing, first=self.x0))
             log_ratio.append(torch.log_softmax(log_w, dim=-1)[:, 0])
         return math.log(k) + lower_bound(torch.stack(log_ratio, dim=-1))
+
+    def _adaptive_gain(self, predictions: Predictions, law: Adaptive, inner: int) -> Tensor:
+        """log of the mean of `inner` unbiased estimates of the ratio: (B,)."""
+        (B, L), generators = self.xt.shape, [make_generator(*key, CLAMPED) for key in self.keys]
+        at = Step(predictions, self.xt, self.t, self.is_revealed, self.mask_id, generators)
+        shape, device = (B, law.num_candidates, L), self.xt.device
+        each = [law.slots(at, rand(shape, generators, device=device), self.x0) for _ in range(inner)]
+        return lower_bound(torch.stack(each, dim=-1))
 
     def _sequential_gain(self, predictions: Predictions, law: SequentialMonteCarlo, inner: int) -> Tensor:
         """log of the mean of  w_1 / Z_hat  over `inner` runs whose first particle has the true tokens on S: (B,).

@@ -27,6 +27,8 @@ class LikelihoodConfig:
     """R: 0 weighs whole completions (the paper's Algorithm 1); 1 or more weighs candidates for what a step reveals, each with R completions that all share (reveal-first)."""  # noqa: E501
     smc: int = 0
     """0, or the positions of a block of sequential Monte Carlo, as in `edlm sample`."""
+    ess: float = 0.0
+    """0 for k candidates in every step, or the effective number of candidates that is enough: a step then doubles theirs until it is reached, up to k."""  # noqa: E501
     window: float = 1.0
     """w: the energy is used while t >= 1 - w."""
     inner: int = 8
@@ -48,6 +50,7 @@ class LikelihoodConfig:
             "seed": 0,
             "completions": 0,
             "smc": 0,
+            "ess": 0,
         }
         for name, smallest in least.items():
             value = getattr(self, name)
@@ -58,8 +61,10 @@ class LikelihoodConfig:
         self._check_order()
         if self.completions and self.candidates is None:
             raise UserError("the ideal sampler has no completions; leave them out, or name a number of candidates")
-        if self.smc and (self.completions or self.candidates is None):
-            raise UserError("smc needs a number of candidates and no completions")
+        if self.smc and (self.completions or self.ess or self.candidates is None):
+            raise UserError("smc needs a number of candidates, no completions and no ess")
+        if self.ess and self.candidates is None:
+            raise UserError("the ideal sampler has no ess to reach; leave it out, or name a number of candidates")
         if self.trajectories and not self.steps:
             raise UserError(f"trajectories {self.trajectories} need a number of steps; name one, such as steps 4")
         if self.trajectories and self.protocol == "paper":

@@ -108,11 +108,15 @@ def reveal(
 
     masked_row = ((state.x == denoiser.mask_id) & needs_network.unsqueeze(-1)).nonzero()[:, 0]
 
+    share, spent = share_known(state, is_revealed, denoiser.mask_id), spent_by(state)
+
     def active(which: Tensor) -> Active:
         rows = which.nonzero()[:, 0]
         generators = [state.generators[i] for i in rows.tolist()]
         known = predictions.select(which[masked_row]) if predictions is not None else None
-        return Active(state.x[rows], t[rows], is_revealed[rows], uniform[rows], generators, rows, known)
+        return Active(
+            state.x[rows], t[rows], is_revealed[rows], uniform[rows], generators, rows, known, share[rows], spent[rows]
+        )
 
     if (plain := needs_network & ~resamples).any():
         part = active(plain)
@@ -123,8 +127,11 @@ def reveal(
         part = active(resamples)
         tokens, choice = resampled(part, denoiser, temperature, importance, state.step + 1)
         x[is_revealed & resamples.unsqueeze(-1)] = tokens
-    passes = importance.scored * importance.energy.num_passes if importance is not None else 0
-    return count(state, x, needs_network, passes * resamples), Info(t, s, is_revealed, is_remasked, choice)
+    passes = torch.zeros(len(x), dtype=torch.long)
+    if importance is not None and choice is not None:
+        scored = importance.scored if choice.num_scored is None else choice.num_scored.cpu()
+        passes[choice.rows.cpu()] = scored * importance.energy.num_passes
+    return count(state, x, needs_network, passes), Info(t, s, is_revealed, is_remasked, choice)
 
 
 @dataclass(frozen=True)
@@ -144,6 +151,10 @@ class Active:
     """(B',)"""
     predictions: Predictions | None = None
     """The denoiser's at all masked positions of these rows, if they are known."""
+    share: Tensor | None = None
+    """(B',) of the tokens that were not there from the start, how many are known after the step."""
+    spent: Tensor | None = None
+    """(B',) energy passes so far."""
 
     def predict(self, denoiser: DenoiserLike) -> Predictions:
         """At all masked positions."""
@@ -169,12 +180,29 @@ def resampled(
     more = rand((B, importance.num_candidates - 1, L), active.generators, device=device)
     uniform = torch.cat([active.uniform.unsqueeze(1), more], dim=1)  # (B', K, L)
     predictions = active.predict(denoiser).tempered(temperature)
-    at = Step(predictions, active.xt, active.t, active.is_revealed, denoiser.mask_id, active.generators)
+    at = Step(
+        predictions, active.xt, active.t, active.is_revealed, denoiser.mask_id, active.generators, active.share,
+        active.spent,
+    )  # fmt: skip
     made = importance.candidates(at, uniform)
     check_energies(made.energies, step, active.t)
     chosen, weights = choose(made.log_weights, rand((B,), active.generators, device=device))
     taken = made.x0[torch.arange(B, device=device), chosen]  # (B', L)
-    return taken[active.is_revealed], Choice(active.rows, made.x0, made.energies, weights, chosen, made.log_z)
+    about = Choice(active.rows, made.x0, made.energies, weights, chosen, made.log_z, made.num_scored)
+    return taken[active.is_revealed], about
+
+
+def share_known(state: State, is_revealed: Tensor, mask_id: int) -> Tensor:
+    """(B,) of the tokens that were not there from the start, how many are known after `is_revealed` (B, L)."""
+    is_free = torch.ones_like(is_revealed) if state.is_fixed is None else ~state.is_fixed
+    num_masked = ((state.x == mask_id) & ~is_revealed).sum(-1)
+    return 1 - num_masked.double() / is_free.sum(-1).clamp(min=1)
+
+
+def spent_by(state: State) -> Tensor:
+    """(B,) energy passes so far, where the sequences are."""
+    assert state.energy_evaluations is not None
+    return state.energy_evaluations.to(state.x.device)
 
 
 def count(state: State, x: Tensor, denoiser_passes: Tensor, energy_passes: Tensor) -> State:

@@ -7,6 +7,8 @@ written beside it.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, final
 
+from edlm.reports import plain
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -90,9 +92,9 @@ def _choice(indices: range, info: "Info") -> Line:
     return log_z | {
         "indices": [indices[row] for row in choice.rows.tolist()],
         "candidates": choice.x0.tolist(),
-        "energies": choice.energies.tolist(),
+        "energies": plain(choice.energies.tolist()),
         "weights": choice.weights.tolist(),
         "effective_sample_size": choice.effective_sample_size.tolist(),
-        "energy_ess": choice.energy_ess.tolist(),
+        "energy_ess": plain(choice.energy_ess.tolist()),
         "chosen": choice.chosen.tolist(),
     }
