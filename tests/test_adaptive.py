@@ -171,3 +171,21 @@ def test_the_trace_has_no_number_that_json_lacks():
 def test_bad_settings_are_refused(attempt, message):
     with pytest.raises(UserError, match=message):
         attempt()
+
+
+def test_grids_have_every_kind_once_and_name_it():
+    from edlm.study import Method, file_name, make_grid
+
+    method = Method("EDLM-AR", tiny_denoiser(), ENERGIES["ar"][0])
+    kinds = {"smc": [0, 8], "ess": [0.0, 1.5], "orders": ["uniform", "entropy:0.5"]}
+    base = SampleConfig(ess=1.5, budget=90)
+    grid = make_grid([Method("MDLM", method.model), method], [4], [8], [1.0], base, [0, 1], **kinds)
+    names = [setting.name for setting in grid]
+    assert len(set(map(file_name, grid))) == len(grid) == 2 + 2 * 5
+    assert names[:2] == ["MDLM", "MDLM entropy:0.5"]
+    assert names[2:7] == [
+        "EDLM-AR", "EDLM-AR ess=1.5 budget=90", "EDLM-AR smc=8", "EDLM-AR reveal-first",
+        "EDLM-AR reveal-first ess=1.5 budget=90",
+    ]  # fmt: skip
+    assert [setting.config.budget for setting in grid[2:7]] == [0, 90, 0, 0, 90]
+    assert "order" not in Method("AR", tiny_autoregressive()).identity()
