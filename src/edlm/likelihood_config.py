@@ -19,8 +19,6 @@ class LikelihoodConfig:
     """certified: an upper bound on the likelihood of the sampler that is named. paper: the paper's formula, for comparison with its tables; with an energy it is not a bound."""  # noqa: E501
     steps: int | None = None
     """T: steps of the sampler; 0 means the limit of many steps. By default 64 for a sampler with an energy, else 0."""
-    order: str = "uniform"
-    """What a step of the sampler reveals: uniform, confidence, entropy:NATS, remask-cap:SHARE or remask-rescale:SHARE, as in `edlm sample`."""  # noqa: E501
     candidates: Annotated[int | None, Parameter(parse=False)] = 2  # the command line has words for it
     """k: candidates of a step, of which the energy chooses one; None means the ideal sampler, k to infinity."""
     completions: int = 0
@@ -31,6 +29,8 @@ class LikelihoodConfig:
     """0 for k candidates in every step, or the effective number of candidates that is enough: a step then doubles theirs until it is reached, up to k."""  # noqa: E501
     window: float = 1.0
     """w: the energy is used while t >= 1 - w."""
+    order: str = "uniform"
+    """What a step of the sampler reveals: uniform, confidence, entropy:NATS, remask-cap:SHARE or remask-rescale:SHARE, as in `edlm sample`."""  # noqa: E501
     inner: int = 8
     """R: draws averaged inside the logarithm of a step. More cost more and tighten a certified bound."""
     partition_samples: int = 16

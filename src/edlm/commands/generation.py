@@ -102,8 +102,8 @@ def generation(
     kinds = {"smc": numbers("--smc", smc, int), "ess": numbers("--ess", ess, float), "orders": order.split(",")}
     if budget:
         base = replace(base, budget=budget, ess=max(kinds["ess"]))
-    names = ("steps", "candidates", "window", "completions", "smc", "ess", "order")
-    check_settings(base, dict(zip(names, (*axes, shared, *kinds.values()), strict=True)))
+    fields = ("steps", "candidates", "window", "completions", "smc", "ess", "order")
+    check_settings(base, dict(zip(fields, (*axes, shared, *kinds.values()), strict=True)))
     require_extras(oracle, held_out.data, out)
     if out is not None:
         from edlm.durable import require_folder
