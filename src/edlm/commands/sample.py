@@ -96,9 +96,7 @@ def sample(
             if trace is not None or watch:
                 watchers.append(traced(plan, about, [write, *([projector()] if watch else [])]))
             texts = {"prompt": prompt, "infill": infill}
-            drawn = generate(
-                model, num, settings, energy=correction, drafts=drafter, watch=all_of(watchers), **texts
-            )
+            drawn = generate(model, num, settings, energy=correction, drafts=drafter, watch=all_of(watchers), **texts)
             samples = [asdict(s) for s in drawn]
     except TextError as error:
         remedy, flag = "write it in the model's vocabulary", "--infill" if infill else "--prompt"
