@@ -26,9 +26,7 @@ def tiny_causal():
 
 @torch.no_grad()
 def exact_law(model):
-    x = torch.tensor(
-        oracle.sequences(V, L) if isinstance(oracle.sequences(V, L), list) else list(oracle.sequences(V, L))
-    )
+    x = torch.tensor(oracle.sequences(V, L))
     return dict(zip(map(tuple, x.tolist()), model(x).double().sum(-1).exp().tolist(), strict=True))
 
 

@@ -20,17 +20,7 @@ import torch
 from torch import Tensor
 
 from edlm.errors import UserError
-from edlm.importance import (
-    Candidates,
-    ImportanceSampling,
-    Step,
-    effective_sample_size,
-    log_weights,
-    propose,
-    propose_revealed,
-)
-from edlm.partition import lower_bound
-from edlm.randomness import rand
+from edlm.importance import Candidates, ImportanceSampling, Step, effective_sample_size, make_importance
 
 
 @dataclass(frozen=True)
@@ -48,8 +38,9 @@ class Adaptive(ImportanceSampling):
         super().__post_init__()
         if not self.target > 0:
             raise UserError(f"ess must be positive, got {self.target}")
-        if self.completions < 0 or self.budget < 0:
-            raise UserError(f"completions and budget must be at least 0, got {self.completions} and {self.budget}")
+        if self.budget < 0:
+            raise UserError(f"budget must be at least 0, got {self.budget}")
+        _ = self.fixed  # which refuses what does not fit
 
     @property
     def passes(self) -> int:
@@ -63,26 +54,19 @@ class Adaptive(ImportanceSampling):
             yield start, stop
             start, stop = stop, min(2 * stop, self.num_candidates)
 
+    @property
+    def fixed(self) -> ImportanceSampling:
+        """The sampler with all K candidates in every step."""
+        return make_importance(self.energy, self.num_candidates, self.window, self.temperature, self.completions)
+
     def candidates(self, at: Step, uniform: Tensor) -> Candidates:
-        return self.weigh(at, *self.propose(at, uniform))
+        return self.weigh_some(at, *self.fixed.propose(at, uniform))
 
-    def propose(self, at: Step, uniform: Tensor, *, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Candidates (B, K, R, L) and log p_theta of each (B, K, R). All are drawn, and cheap; few may be weighed.
+    def weigh_some(self, at: Step, x0: Tensor, log_p: Tensor) -> Candidates:
+        """Candidates (B, K, R, L), of which each sequence weighs as many as it needs; the others get no weight at all.
 
-        The first has the tokens of `first` (B, L) at the positions that are revealed, if they are not to be drawn.
+        All are drawn, which is cheap, and have the log-probabilities (B, K, R).
         """
-        if self.completions:
-            shape = (len(at.xt), self.completions, at.xt.shape[1])
-            completing = rand(shape, at.generators, device=at.xt.device)
-            return propose_revealed(at, uniform, completing, first=first)
-        x0, log_p = propose(at.predictions, at.xt, at.mask_id, uniform)
-        if first is not None:
-            clamped = torch.where(at.is_revealed, first, at.mask_id)
-            x0[:, :1], log_p[:, :1] = propose(at.predictions, at.xt, at.mask_id, uniform[:, :1], clamped=clamped)
-        return x0.unsqueeze(2), log_p.unsqueeze(2)
-
-    def weigh(self, at: Step, x0: Tensor, log_p: Tensor) -> Candidates:
-        """The candidates, of which each sequence weighs as many as it needs; the others have no weight at all."""
         B, K, R, _ = x0.shape
         log_w = torch.full((B, K), -torch.inf, dtype=torch.float64, device=x0.device)
         num = torch.zeros(B, dtype=torch.long, device=x0.device)
@@ -92,10 +76,8 @@ class Adaptive(ImportanceSampling):
                 is_open &= effective_sample_size(log_w[:, :start]) < self.target
             if not is_open.any():
                 break
-            rows = is_open.nonzero()[:, 0]
-            some, log_q = x0[rows, start:stop].flatten(1, 2), log_p[rows, start:stop].flatten(1, 2)
-            energies = self.energy(some, at.xt[rows], at.t[rows], log_q)
-            log_w[rows, start:stop] = lower_bound(log_weights(energies, self.temperature).unflatten(1, (-1, R)))
+            rows, some = is_open.nonzero()[:, 0], slice(start, stop)
+            log_w[rows, some] = self.fixed.weigh(at.xt[rows], at.t[rows], x0[rows, some], log_p[rows, some])
             num[rows] = stop
         log_w[num == 0, 0] = 0  # a plain draw
         return Candidates(x0[:, :, 0], -self.temperature * log_w, log_w, num_scored=num * R)
@@ -119,12 +101,12 @@ class Adaptive(ImportanceSampling):
                 "with a budget the candidates of a step depend on what earlier ones cost, which a text does not show: "
                 "its likelihood has no bound; leave the budget out"
             )
-        x0, log_p = self.propose(at, uniform, first=first)
+        x0, log_p = self.fixed.propose(at, uniform, first=first)
         terms = []
         for start, stop in self.groups():
             order = torch.arange(x0.shape[1], device=x0.device)
             order[[0, start]] = order[[start, 0]]
-            made = self.weigh(at, x0[:, order], log_p[:, order])
+            made = self.weigh_some(at, x0[:, order], log_p[:, order])
             share = torch.log_softmax(made.log_weights, dim=-1)[:, start]
             terms.append(share + torch.tensor(stop - start, dtype=torch.float64).log())
         return torch.stack(terms).logsumexp(0)

@@ -62,7 +62,7 @@ def generate(
     indices = range(config.first, config.first + num)
     for start in range(0, num, config.batch_size):
         batch = indices[start : start + config.batch_size]
-        state = draw_batch(model, config, batch, fixed, energy or drafts, watch)
+        state = draw_batch(model, config, batch, fixed, drafts if energy is None else energy, watch)
         for row, (index, tokens) in enumerate(zip(batch, state.x.tolist(), strict=True)):
             yield Sample(index, tokens, tokenizer.decode(tokens), *evaluations(state, row))
 
@@ -148,9 +148,7 @@ def require_denoiser(model: Model) -> AnyDenoiser:
 def require_drafter(drafter: Any, model: Model, name: str = "the drafter") -> AnyDenoiser:
     """Refuse a drafter that could not draft for the model."""
     if not isinstance(model, Autoregressive) or isinstance(drafter, Autoregressive):
-        raise UserError(
-            "drafts are a denoiser's, for an autoregressive model; name the one with --draft, the other --ar"
-        )
+        raise UserError("drafts are a denoiser's, for an autoregressive model; name one of each (--draft, --ar)")
     ours, theirs = model.tokenizer, drafter.tokenizer
     same = ours is None or theirs is None or ours.fingerprint == theirs.fingerprint
     if drafter.vocab_size != model.vocab_size or drafter.mask_id != model.start_id or not same:

@@ -32,7 +32,6 @@ from edlm.importance import (
     draw_log_weights,
     is_in_window,
     log_weights,
-    propose_revealed,
 )
 from edlm.models.autoregressive import CausalLike
 from edlm.models.denoiser import DenoiserLike, predict
@@ -249,15 +248,13 @@ class RevealStep:
 
         W_1 is that of the true tokens; all k share their completions, so the noise of what stays masked cancels.
         """
-        B, L = self.xt.shape
-        k, R = law.num_candidates, law.completions
+        (B, L), k = self.xt.shape, law.num_candidates
         generators = [make_generator(*key, CLAMPED) for key in self.keys]
         at = Step(predictions, self.xt, self.t, self.is_revealed, self.mask_id, generators)
         log_ratio = []
         for _ in range(inner):
             uniform = rand((B, k, L), generators, device=self.xt.device)
-            completing = rand((B, R, L), generators, device=self.xt.device)
-            log_w = law.weigh(at, *propose_revealed(at, uniform, completing, first=self.x0))
+            log_w = law.weigh(self.xt, self.t, *law.propose(at, uniform, first=self.x0))
             log_ratio.append(torch.log_softmax(log_w, dim=-1)[:, 0])
         return math.log(k) + lower_bound(torch.stack(log_ratio, dim=-1))
 

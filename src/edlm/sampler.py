@@ -105,9 +105,7 @@ def reveal(
     x, choice = state.x.clone(), None
     if is_remasked is not None:
         x[is_remasked] = denoiser.mask_id
-
-    masked_row = ((state.x == denoiser.mask_id) & needs_network.unsqueeze(-1)).nonzero()[:, 0]
-
+    masked_row = ((state.x == denoiser.mask_id) & needs_network.unsqueeze(-1)).nonzero()[:, 0]  # of each prediction
     share, spent = share_known(state, is_revealed, denoiser.mask_id), spent_by(state)
 
     def active(which: Tensor) -> Active:
