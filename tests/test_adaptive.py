@@ -10,7 +10,7 @@ import oracle
 from edlm import sampler
 from edlm.adaptive import Adaptive
 from edlm.correction import make_correction
-from edlm.energy import AutoregressiveEnergy, CarryOverEnergy
+from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, StepEnergy
 from edlm.errors import UserError
 from edlm.evaluation import make_score
 from edlm.generation import SampleConfig, generate
@@ -62,6 +62,15 @@ def test_a_target_out_of_reach_is_the_fixed_sampler_draw_for_draw(k, R):
     ours, _ = draw(Adaptive(energy, k, completions=R, target=99), 3, 5, denoiser, 16)
     theirs, _ = draw(fixed, 3, 5, denoiser, 16)
     assert torch.equal(ours.x, theirs.x) and torch.equal(ours.energy_evaluations, theirs.energy_evaluations)
+
+
+def test_a_step_energy_judges_what_is_revealed():
+    denoiser, energy = tiny_denoiser(), StepEnergy(lambda xs, xt, t: (xs == 4).sum(-1).double() - (xs == 5).sum(-1))
+    ours, info = draw(Adaptive(energy, 5, target=99), 3, 4, denoiser, 16)
+    theirs, _ = draw(ImportanceSampling(energy, 5), 3, 4, denoiser, 16)
+    assert torch.equal(ours.x, theirs.x) and torch.equal(info.choice.num_scored, torch.full_like(info.choice.rows, 5))
+    with pytest.raises(UserError, match="completions"):
+        Adaptive(energy, 4, completions=1)
 
 
 def test_a_target_of_one_never_weighs_more_than_two():
@@ -161,7 +170,7 @@ def test_the_trace_has_no_number_that_json_lacks():
     ("attempt", "message"),
     [
         (lambda: Adaptive(ENERGIES["ar"][0], 4, target=0.0), "ess must be positive, got 0"),
-        (lambda: Adaptive(ENERGIES["ar"][0], 4, budget=-1), "must be at least 0"),
+        (lambda: Adaptive(ENERGIES["ar"][0], 4, budget=-1), "budget must be at least 0, got -1"),
         (lambda: SampleConfig(budget=3), "name the ess that is enough"),
         (lambda: SampleConfig(ess=-1.0), "ess must be at least 0"),
         (lambda: SampleConfig(ess=2.0, smc=4), "leave out completions and ess"),

@@ -10,17 +10,20 @@ import torch
 
 import oracle
 from edlm import sampler
-from edlm.energy import AutoregressiveEnergy, CarryOverEnergy
+from edlm.adaptive import Adaptive
+from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, LearnedEnergy, StepEnergy
 from edlm.errors import UserError
 from edlm.evaluation import make_score
 from edlm.generation import SampleConfig, generate
 from edlm.importance import ImportanceSampling, RevealFirst
 from edlm.likelihood import certified_nll, denoiser_nelbo
 from edlm.likelihood_config import LikelihoodConfig
+from edlm.models.energy_network import energy_from_denoiser
 from edlm.order import Confidence, EntropyBound, Remasking, Uniform, make_order
 from edlm.ordered_likelihood import ordered_nll
 from edlm.randomness import make_streams
 from edlm.schedule import Cosine, LogLinear, uniform_times
+from edlm.smc import SequentialMonteCarlo
 from toys import TableAutoregressive, TableDenoiser, tiny_autoregressive, tiny_denoiser
 
 V, L, N = 2, 3, 20_000
@@ -215,16 +218,24 @@ def test_the_bound_with_remasking_is_that_of_the_sampler(importance):
 # --- all orders
 
 
+def sampler_of(kind):
+    causal, network = tiny_autoregressive(), energy_from_denoiser(tiny_denoiser(1))
+    torch.nn.init.normal_(network.transformer.head.weight)
+    return {
+        "plain": None,
+        "ar": ImportanceSampling(AutoregressiveEnergy(causal), 3),
+        "coar reveal-first": RevealFirst(CarryOverEnergy(causal), 3),
+        "nce": ImportanceSampling(LearnedEnergy(network), 3),
+        "step": ImportanceSampling(StepEnergy(network), 3),
+        "ar smc": SequentialMonteCarlo(AutoregressiveEnergy(causal), 3, block=4),
+        "ar adaptive": Adaptive(AutoregressiveEnergy(causal), 8, target=2.0, budget=80),
+    }[kind]
+
+
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("kind", ["plain", "ar", "coar reveal-first"])
+@pytest.mark.parametrize("kind", ["plain", "ar", "coar reveal-first", "nce", "step", "ar smc", "ar adaptive"])
 def test_a_batch_of_four_gives_its_rows_and_composes_with_every_sampler(spec, kind):
-    model, causal = tiny_denoiser(), tiny_autoregressive()
-    importance = None
-    if kind != "plain":
-        first = kind.endswith("first")
-        importance = (
-            RevealFirst(CarryOverEnergy(causal), 3) if first else ImportanceSampling(AutoregressiveEnergy(causal), 3)
-        )
+    model, importance = tiny_denoiser(), sampler_of(kind)
     fixed = torch.full((16,), 27)
     fixed[4:6] = torch.tensor([3, 1])
 
