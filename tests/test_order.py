@@ -300,3 +300,21 @@ def test_results_name_the_order_and_what_they_are():
 def test_bad_orders_are_refused(attempt, message):
     with pytest.raises(UserError, match=message):
         attempt()
+
+
+def test_a_film_shows_what_was_hidden_again():
+    from edlm.show.film import Reel
+    from edlm.trace import Tracer
+
+    model, seen = tiny_denoiser(), []
+    config = SampleConfig(steps=8, order="remask-cap:0.5")
+    list(generate(model, 1, config, watch=lambda *step: seen.append(step)))
+    tracer = Tracer(model.tokenizer, model.mask_id)
+    reel = Reel(tracer.header({}, torch.full((16,), 27), 8))
+    for step in seen:
+        reel.add(json.loads(json.dumps(tracer.line(*step))))
+    film = reel.films[0]
+    for number, (_, state, _) in enumerate(seen, 1):
+        frame, texts = film.frame(number), [model.tokenizer.decode([i]) if i < 27 else "" for i in state.x[0].tolist()]
+        assert [cell.text.replace("\u00b7", " ") for cell in frame.cells] == texts
+        assert frame.step.num_masked == texts.count("") == sum(cell.step is None for cell in frame.cells)

@@ -89,11 +89,16 @@ def _choice(indices: range, info: "Info") -> Line:
     choice = info.choice
     assert choice is not None
     log_z = {} if choice.log_z is None else {"log_z": choice.log_z.tolist()}
+    ends = [choice.energies.shape[1]] * len(choice.rows)
+    if choice.num_scored is not None:  # those that the energy saw come first
+        ends = [int(row.nonzero()[-1]) + 1 for row in choice.energies.isfinite()]
+    columns = {"candidates": choice.x0, "energies": choice.energies, "weights": choice.weights}
     return log_z | {
         "indices": [indices[row] for row in choice.rows.tolist()],
-        "candidates": choice.x0.tolist(),
-        "energies": plain(choice.energies.tolist()),
-        "weights": choice.weights.tolist(),
+        **{
+            name: [plain(row[:end].tolist()) for row, end in zip(rows, ends, strict=True)]
+            for name, rows in columns.items()
+        },
         "effective_sample_size": choice.effective_sample_size.tolist(),
         "energy_ess": plain(choice.energy_ess.tolist()),
         "chosen": choice.chosen.tolist(),
