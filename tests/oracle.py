@@ -316,6 +316,158 @@ def reveal_from(xt, x0, rho, V):
         yield mask_out(x0, set(M) - set(S), V), rho ** len(S) * (1 - rho) ** (len(M) - len(S))
 
 
+# --- orders of revealing
+
+
+def remasking_rates(before, after, share, rule):
+    """(rho, sigma) of the step from alpha = before to after."""
+    most = min(1.0, (1 - after) / before) if before else 0.0
+    sigma = min(share, most) if rule == "cap" else share * most
+    return (after - (1 - sigma) * before) / (1 - before), sigma
+
+
+def remasking_chain(joint, alphas, share, rule, V, L, fixed=()):
+    """The laws of the state after each step; `joint(xt)` is the law of the clean text, `fixed` has what is known."""
+    start = tuple(dict(fixed).get(i, V) for i in range(L))
+    laws = [{start: 1.0}]
+    for before, after in itertools.pairwise(alphas):
+        rho, sigma = remasking_rates(before, after, share, rule)
+        new = {}
+        for xt, p in laws[-1].items():
+            for x0, q in joint(xt).items():
+                for flips in itertools.product((False, True), repeat=L):
+                    r, xs = p * q, list(xt)
+                    for i, flip in enumerate(flips):
+                        chance = 0.0 if i in dict(fixed) else rho if xt[i] == V else sigma
+                        r *= chance if flip else 1 - chance
+                        xs[i] = (x0[i] if xt[i] == V else V) if flip else xt[i]
+                    if r > 0:
+                        new[tuple(xs)] = new.get(tuple(xs), 0) + r
+        laws.append(new)
+    return laws
+
+
+def independent(xt, denoiser, V):
+    """The law of the clean text that a factorised denoiser gives."""
+    return {x0: proposal(x0, xt, denoiser, V) for x0 in completions(xt, V)}
+
+
+def posterior(data, xt, V):
+    """The true law of the clean text given what is known."""
+    fitting = {x: p for x, p in data.items() if all(k in (v, V) for k, v in zip(xt, x, strict=True))}
+    return {x: p / sum(fitting.values()) for x, p in fitting.items()}
+
+
+def masked_data(data, alpha, V, L):
+    """The law of a text of which every token is known with probability alpha."""
+    law = {}
+    for x, p in data.items():
+        for M in subsets(range(L)):
+            xt = mask_out(x, M, V)
+            law[xt] = law.get(xt, 0) + p * (1 - alpha) ** len(M) * alpha ** (L - len(M))
+    return {xt: p for xt, p in law.items() if p > 0}
+
+
+def confident(xt, num, denoiser, V):
+    """The `num` masked positions whose likeliest token is likeliest."""
+    return tuple(sorted(sorted(masked(xt, V), key=lambda i: -denoiser[xt][i].max())[:num]))
+
+
+def low_entropy(xt, bound, denoiser, V):
+    """Masked positions in order of entropy while the sum but for the largest is within the bound."""
+    entropy = {i: -(denoiser[xt][i] * np.log(denoiser[xt][i])).sum() for i in masked(xt, V)}
+    chosen = []
+    for i in sorted(entropy, key=entropy.get):
+        if sum(entropy[j] for j in chosen) > bound:
+            break
+        chosen.append(i)
+    return tuple(sorted(chosen))
+
+
+def one_way_likelihood(x0, choose, step_law, V, start=None):
+    """Probability of a text that can come about in one way: `choose(n, xt)` says what the n-th step reveals."""
+    xt, p = start or (V,) * len(x0), 1.0
+    n = 0
+    while V in xt:
+        S = choose(n, xt)
+        if S:
+            p *= step_law(xt, S, x0)
+        xt, n = filled(xt, S, [x0[i] for i in S]), n + 1
+    return p
+
+
+# --- sequential Monte Carlo along positions
+
+
+def causal_factor(model, xt, carry_over, V):
+    """What position i adds to a weight, but for the proposal: p_AR(x^i | x^{<i}), or 1 where it is carried over."""
+    return lambda x, i: 1.0 if carry_over and xt[i] != V else model[x[:i]][x[i]]
+
+
+def smc_law(xt, denoiser, factor, K, block, threshold, V, counts):
+    """The exact law of the particle that is taken in the end, and the expectation of the estimate of Z.
+
+    `counts` are the positions with a weight: after the last of them nobody is drawn again.
+    """
+    runs = [(1.0, 1.0, ((),) * K, (1.0,) * K)]  # probability, estimate so far, texts, weights
+    for start in range(0, len(xt), block):
+        stop = min(len(xt), start + block)
+        for i in range(start, stop):
+            runs = [new for run in runs for new in one_more(run, i, xt, denoiser, factor, V)]
+        if any(i >= stop for i in counts):
+            runs = [new for run in runs for new in drawn_again(run, threshold)]
+    law, estimate = {}, 0.0
+    for p, z, texts, weights in runs:
+        estimate += p * z * sum(weights) / K
+        for x, w in zip(texts, weights, strict=True):
+            law[x] = law.get(x, 0) + p * w / sum(weights)
+    return law, estimate
+
+
+def one_more(run, i, xt, denoiser, factor, V):
+    p, z, texts, weights = run
+    law = {token: denoiser[xt][i, token] for token in range(V)} if xt[i] == V else {xt[i]: 1.0}
+    for tokens in itertools.product(law, repeat=len(texts)):
+        new = [(*x, token) for x, token in zip(texts, tokens, strict=True)]
+        w = [w * factor(x, i) / law[x[i]] for x, w in zip(new, weights, strict=True)]
+        yield p * math.prod(law[token] for token in tokens), z, tuple(new), tuple(w)
+
+
+def drawn_again(run, threshold):
+    p, z, texts, weights = run
+    K, total = len(texts), sum(weights)
+    if total**2 / sum(w * w for w in weights) >= threshold * K:
+        yield run
+        return
+    for ancestors in itertools.product(range(K), repeat=K):
+        chance = math.prod(weights[a] / total for a in ancestors)
+        yield p * chance, z * total / K, tuple(texts[a] for a in ancestors), (1.0,) * K
+
+
+# --- adaptive effort
+
+
+def adaptive_law(xt, denoiser, weight, groups, target, V):
+    """The exact law of Algorithm 1 whose candidates come in `groups` (ends) until their ESS reaches the target."""
+    items = list(completions(xt, V))
+    p, w = {x: proposal(x, xt, denoiser, V) for x in items}, {x: weight(x, xt) for x in items}
+    law, runs = {}, [(1.0, ())]
+    for n, stop in enumerate(groups):
+        new = []
+        for chance, drawn in runs:
+            for more in itertools.product(items, repeat=stop - len(drawn)):
+                new.append((chance * math.prod(p[x] for x in more), (*drawn, *more)))
+        runs = []
+        for chance, drawn in new:
+            total = sum(w[x] for x in drawn)
+            if total**2 / sum(w[x] ** 2 for x in drawn) < target and n + 1 < len(groups):
+                runs.append((chance, drawn))
+                continue
+            for x in drawn:
+                law[x] = law.get(x, 0) + chance * w[x] / total
+    return law
+
+
 # --- likelihood of samplers with an energy
 
 

@@ -26,9 +26,7 @@ def tiny_causal():
 
 @torch.no_grad()
 def exact_law(model):
-    x = torch.tensor(
-        oracle.sequences(V, L) if isinstance(oracle.sequences(V, L), list) else list(oracle.sequences(V, L))
-    )
+    x = torch.tensor(oracle.sequences(V, L))
     return dict(zip(map(tuple, x.tolist()), model(x).double().sum(-1).exp().tolist(), strict=True))
 
 
@@ -82,3 +80,44 @@ def test_a_prompt_stays_and_a_batch_gives_its_rows():
 def test_no_drafts_are_refused():
     with pytest.raises(UserError, match="at least 1"):
         Drafts(tiny_denoiser(), 0)
+
+
+def test_from_text_to_text_with_drafts_in_several_windows():
+    from edlm.generation import SampleConfig, generate
+
+    model, drafts = tiny_autoregressive(), Drafts(tiny_denoiser(), 4)
+    config = SampleConfig(length=24, overlap=4, seed=3)
+    samples = list(generate(model, 2, config, drafts=drafts, prompt="the "))
+    alone = list(generate(model, 1, SampleConfig(length=24, overlap=4, seed=3, first=1), drafts=drafts, prompt="the "))
+    assert alone[0].tokens == samples[1].tokens
+    for sample in samples:
+        assert sample.text.startswith("the ") and len(sample.text) == 24
+        assert 0 < sample.energy_evaluations == sample.denoiser_evaluations <= 20
+
+
+@pytest.mark.parametrize(
+    ("drafter", "model", "message"),
+    [
+        (tiny_denoiser(), tiny_denoiser(), "for an autoregressive model"),
+        (tiny_autoregressive(), tiny_autoregressive(), "drafts are a denoiser's"),
+        (tiny_denoiser(vocab_size=28), tiny_autoregressive(), "other tokens"),
+        (tiny_denoiser(length=8), tiny_autoregressive(), "reads 8 tokens, the autoregressive model 16"),
+    ],
+)
+def test_drafters_that_do_not_fit_are_refused(drafter, model, message):
+    from edlm.generation import require_drafter
+
+    with pytest.raises(UserError, match=message):
+        require_drafter(drafter, model)
+
+
+def test_the_benchmark_counts_tokens_and_times_in_turns():
+    from edlm.benchmarks.speculative import bench_speculative
+
+    report = bench_speculative(tiny_autoregressive(), tiny_denoiser(), [1, 4], num=2)
+    assert [row["drafted"] for row in report["rows"]] == [1, 4] and report["length"] == 16
+    for row in report["rows"]:
+        assert 1 <= row["tokens_per_causal_pass"] <= row["drafted"] + 1
+        assert row["drafter_passes_per_token"] == pytest.approx(1 / row["tokens_per_causal_pass"], rel=0.3)
+        low, high = row["speed_up_range"]
+        assert 0 < low <= row["speed_up"] <= high and report["seconds_plain"] > 0

@@ -23,8 +23,12 @@ class SampleOptions(TypedDict, total=False):
 
     steps: int
     first_hitting: bool
+    order: str
     candidates: int
     completions: int
+    smc: int
+    ess: float
+    budget: int
     window: float
     temperature: float
     weight_temperature: float
@@ -40,8 +44,11 @@ class ScoreOptions(TypedDict, total=False):
 
     protocol: Literal["certified", "paper"]
     steps: int | None
+    order: str
     candidates: int | None
     completions: int
+    smc: int
+    ess: float
     window: float
     inner: int
     partition_samples: int

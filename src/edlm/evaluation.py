@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from edlm.adaptive import Adaptive
+from edlm.correction import make_correction
 from edlm.data import Corpus
 from edlm.data.blocks import Blocks
 from edlm.distributed import World
 from edlm.energy import CarryOverEnergy, Energy, judges_steps
 from edlm.errors import UserError
-from edlm.importance import ImportanceSampling, RevealFirst, make_importance
+from edlm.importance import ImportanceSampling, RevealFirst
 from edlm.journal import Journal
 from edlm.likelihood import (
     Ideal,
@@ -31,6 +33,10 @@ from edlm.likelihood import (
 from edlm.likelihood_config import LikelihoodConfig
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.masked_lm import AnyDenoiser
+from edlm.order import Confidence, EntropyBound, Remasking, make_order
+from edlm.order_spec import DETERMINISTIC, parse_order
+from edlm.ordered_likelihood import ordered_nll
+from edlm.smc import SequentialMonteCarlo
 
 MOST_BLOCKS, MOST_LOGITS = 32, 1 << 27
 NOT_A_BOUND = "not a bound: the paper's formula has the joint of all masked tokens where a step reveals only some"
@@ -87,6 +93,12 @@ class Likelihood:
     trajectories: int | None
     seed: int | None
     precision: str
+    smc: int | None = None
+    """Positions of a block of sequential Monte Carlo."""
+    ess: float | None = None
+    """Effective number of candidates at which an adaptive step stops."""
+    order: str | None = None
+    """What a step reveals, where that is not the uniform order."""
     energy: str | None = None
     data: dict[str, object] | None = None
 
@@ -99,8 +111,18 @@ def make_score(model: AnyDenoiser | Autoregressive, config: LikelihoodConfig, en
         return _paper_score(model, config, energy)
     law = make_law(config, energy) if energy is not None else None
     steps = config.num_steps(with_energy=law is not None)
-    seed, inner = config.seed, config.inner
+    seed, inner, order = config.seed, config.inner, make_order(config.order)
     about, uses = _about(config, law, steps)
+    if isinstance(order, Confidence | EntropyBound):
+        return Score(
+            lambda x0, index, given=None: ordered_nll(
+                model, law, order, x0, index, seed=seed, steps=steps or 1, inner=inner, is_given=given
+            ),
+            about,
+            uses,
+            columns=("value",) if law is None else ("value", "plain"),
+        )
+    remasking = order if isinstance(order, Remasking) else None
     if config.trajectories:
         assert steps is not None
         J = config.trajectories
@@ -114,13 +136,15 @@ def make_score(model: AnyDenoiser | Autoregressive, config: LikelihoodConfig, en
         )
     if law is None:
         return Score(
-            lambda x0, index, given=None: denoiser_nelbo(model, x0, index, seed=seed, steps=steps, is_given=given),
+            lambda x0, index, given=None: denoiser_nelbo(
+                model, x0, index, seed=seed, steps=steps, is_given=given, remasking=remasking
+            ),
             about,
             uses,
         )
     return Score(
         lambda x0, index, given=None: certified_nll(
-            model, law, x0, index, seed=seed, steps=steps, inner=inner, is_given=given
+            model, law, x0, index, seed=seed, steps=steps, inner=inner, is_given=given, remasking=remasking
         ),
         about,
         uses,
@@ -131,20 +155,32 @@ def make_score(model: AnyDenoiser | Autoregressive, config: LikelihoodConfig, en
 def make_law(config: LikelihoodConfig, energy: Energy) -> Law:
     """What the steps of the sampler draw from: one of k candidates, or the model itself."""
     if config.candidates is not None:
-        return make_importance(energy, config.candidates, config.window, completions=config.completions)
+        return make_correction(
+            energy, config.candidates, config.window, completions=config.completions, smc=config.smc, ess=config.ess
+        )
     return Ideal(energy, config.window, config.partition_samples)
 
 
 def _about(config: LikelihoodConfig, law: Law | None, steps: int | None) -> tuple[str, tuple[str, ...]]:
+    kind, _ = parse_order(config.order)
     length = "limit of many steps" if steps is None else f"T = {steps}"
+    length = f"order {config.order}" + (f", {length}" if kind != "entropy" else "") if kind != "uniform" else length
+    ordered: tuple[str, ...] = () if kind == "uniform" else ("order",)
+    ordered += ("steps",) if kind != "entropy" else ()
+    if law is None and kind in DETERMINISTIC:
+        return f"exact NLL of the sampler, {length}", ordered
     if law is None:
-        return f"upper bound (NELBO), {'continuous time' if steps is None else length}", ("steps", "seed")
-    uses: tuple[str, ...] = ("steps", "candidates", "window", "inner", "seed")
+        return f"upper bound (NELBO), {'continuous time' if steps is None else length}", (*ordered, "seed")
+    uses = (*ordered, "candidates", "window", "inner", "seed")
     if isinstance(law, ImportanceSampling):
-        kind = "step-energy sampler" if judges_steps(law.energy) else "sampler"
-        if isinstance(law, RevealFirst):
+        kind, number = "step-energy sampler" if judges_steps(law.energy) else "sampler", f"k = {law.num_candidates}"
+        if isinstance(law, RevealFirst | Adaptive) and law.completions:
             kind, uses = f"reveal-first sampler, R = {law.completions}", (*uses, "completions")
-        return f"upper bound of the {kind}, {length}, k = {law.num_candidates}, w = {law.window:g}", uses
+        if isinstance(law, SequentialMonteCarlo):
+            kind, uses = f"sequential Monte Carlo sampler, blocks of {law.block}", (*uses, "smc")
+        if isinstance(law, Adaptive):
+            number, uses = f"k up to {law.num_candidates} until the ESS is {law.target:g}", (*uses, "ess")
+        return f"upper bound of the {kind}, {length}, {number}, w = {law.window:g}", uses
     return f"upper bound of the ideal sampler, {length}, w = {law.window:g}", (*uses, "partition_samples")
 
 
@@ -206,7 +242,7 @@ def summarise(
     low = mean_and_error(column["lower"]) if "lower" in column else (None, None)
     steps = config.num_steps(with_energy="candidates" in score.uses)
     settings = asdict(config) | {"steps": steps}
-    names = ("steps", "candidates", "completions", "window", "inner", "partition_samples", "trajectories", "seed")
+    names = ("order", "steps", "candidates", "completions", "smc", "window", "inner", "partition_samples")
     return Likelihood(
         bits=mean,
         standard_error=error,
@@ -226,7 +262,7 @@ def summarise(
         num_tokens=len(nats) * length,
         block_length=length,
         precision=precision,
-        **{name: settings[name] if name in score.uses else None for name in names},
+        **{name: settings[name] if name in score.uses else None for name in (*names, "ess", "trajectories", "seed")},
     )
 
 

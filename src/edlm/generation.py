@@ -5,20 +5,23 @@ Legend: B batch, L positions.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from edlm import causal_sampler, sampler
+from edlm import causal_sampler, sampler, speculative
+from edlm.correction import make_correction
 from edlm.energy import Energy
 from edlm.errors import UserError
-from edlm.importance import make_importance
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.masked_lm import AnyDenoiser
+from edlm.order import make_order
 from edlm.randomness import make_streams
 from edlm.sample_config import SampleConfig
 from edlm.sampler import Info, State
 from edlm.schedule import uniform_times
+from edlm.speculative import Drafts
 from edlm.template import infill_tokens, prompt_tokens
 from edlm.tokenization import Tokenizer
 
@@ -35,26 +38,31 @@ class Sample:
     tokens: list[int]
     text: str
     denoiser_evaluations: int
-    """Passes through the denoiser (or causal model)."""
+    """Passes through the denoiser (or causal model); with drafts, through the drafter."""
     energy_evaluations: int
-    """Passes of its candidates through energy networks."""
+    """Passes of its candidates through energy networks; with drafts, through the causal model."""
 
 
 def generate(
-    model: Model, num: int, config: SampleConfig, *, energy: Energy | None = None, prompt: str = "", infill: str = "",
-    watch: Watch = lambda indices, state, info: None,
+    model: Model, num: int, config: SampleConfig, *, energy: Energy | None = None, drafts: Drafts | None = None,
+    prompt: str = "", infill: str = "", watch: Watch = lambda indices, state, info: None,
 ) -> Iterator[Sample]:  # fmt: skip
-    """Draw `num` sequences that begin with `prompt`, or fill the holes of `infill`. `watch` sees every step."""
+    """Draw `num` sequences that begin with `prompt`, or fill the holes of `infill`. `watch` sees every step.
+
+    With `drafts` an autoregressive model keeps what it can of a denoiser's drafts, which does not change its law.
+    """
     if num < 1:
         raise UserError(f"num must be at least 1, got {num}")
     if energy is not None:
         require_denoiser(model)
+    if drafts is not None:
+        require_drafter(drafts.denoiser, model)
     tokenizer = require_tokenizer(model)
     fixed = known_tokens(model, tokenizer, config, prompt, infill)
     indices = range(config.first, config.first + num)
     for start in range(0, num, config.batch_size):
         batch = indices[start : start + config.batch_size]
-        state = draw_batch(model, config, batch, fixed, energy, watch)
+        state = draw_batch(model, config, batch, fixed, drafts if energy is None else energy, watch)
         for row, (index, tokens) in enumerate(zip(batch, state.x.tolist(), strict=True)):
             yield Sample(index, tokens, tokenizer.decode(tokens), *evaluations(state, row))
 
@@ -65,38 +73,47 @@ def evaluations(state: State, row: int) -> tuple[int, int]:
 
 
 def draw_batch(
-    model: Model, config: SampleConfig, indices: range, fixed: Tensor, energy: Energy | None, watch: Watch
+    model: Model, config: SampleConfig, indices: range, fixed: Tensor, helper: Energy | Drafts | None, watch: Watch
 ) -> State:
     """The last state of one batch: one window of the model's length after another, each seeing the end of the last."""
     device = next(model.parameters()).device
     generators = make_streams(config.seed, indices)
     state = sampler.init(len(fixed), generators, model.mask_id, fixed=fixed, device=device)
     for start, stop in windows(len(fixed), model.length, config.overlap):
-        part = replace(state, x=state.x[:, start:stop], step=0, start=start)
-        for part, info in trajectory(model, part, config, energy):  # noqa: B020
+        x = state.x[:, start:stop]
+        part = replace(state, x=x, step=0, start=start, is_fixed=x != model.mask_id)
+        for part, info in trajectory(model, part, config, helper):  # noqa: B020
             watch(indices, part, info)
         state = replace(part, x=torch.cat([state.x[:, :start], part.x, state.x[:, stop:]], dim=1), start=0)
     return state
 
 
-def trajectory(model: Model, state: State, config: SampleConfig, energy: Energy | None) -> Iterator[tuple[State, Info]]:
-    """The sampler that fits the model."""
+def trajectory(
+    model: Model, state: State, config: SampleConfig, helper: Energy | Drafts | None
+) -> Iterator[tuple[State, Info]]:
+    """The sampler that fits the model and what helps it: an energy a denoiser, drafts an autoregressive model."""
     if isinstance(model, Autoregressive):
+        if config.order != "uniform":
+            raise UserError(f"order {config.order}: an autoregressive model writes from left to right; leave it out")
+        if isinstance(helper, Drafts):
+            return speculative.trajectory(state, model, helper, temperature=config.temperature)
         return causal_sampler.trajectory(state, model, temperature=config.temperature)
     importance = None
-    if energy is not None:
-        importance = make_importance(
-            energy, config.candidates, config.window, config.weight_temperature, config.completions
-        )
+    if helper is not None:
+        assert not isinstance(helper, Drafts)
+        importance = make_correction(
+            helper, config.candidates, config.window, config.weight_temperature, config.completions,
+            smc=config.smc, ess=config.ess, budget=config.budget,
+        )  # fmt: skip
     if config.first_hitting:
         return sampler.first_hitting(state, model, temperature=config.temperature, importance=importance)
-    times = uniform_times(config.steps)
-    return sampler.trajectory(state, model, times, temperature=config.temperature, importance=importance)
+    times, order = uniform_times(config.steps), make_order(config.order)
+    return sampler.trajectory(state, model, times, temperature=config.temperature, importance=importance, order=order)
 
 
 def count_steps(model: Model, config: SampleConfig, fixed: Tensor) -> int:
-    """How many steps a sequence with these known tokens (L,) takes."""
-    if isinstance(model, Autoregressive) or config.first_hitting:
+    """How many steps a sequence with these known tokens (L,) takes, or at most takes if that shows only on the way."""
+    if isinstance(model, Autoregressive) or config.first_hitting or config.order.startswith("entropy"):
         return int((fixed == model.mask_id).sum())
     return config.steps * len(windows(len(fixed), model.length, config.overlap))
 
@@ -126,6 +143,21 @@ def require_denoiser(model: Model) -> AnyDenoiser:
     if isinstance(model, Autoregressive):
         raise UserError("an energy corrects a denoiser; an autoregressive model needs none")
     return model
+
+
+def require_drafter(drafter: Any, model: Model, name: str = "the drafter") -> AnyDenoiser:
+    """Refuse a drafter that could not draft for the model."""
+    if not isinstance(model, Autoregressive) or isinstance(drafter, Autoregressive):
+        raise UserError("drafts are a denoiser's, for an autoregressive model; name one of each (--draft, --ar)")
+    ours, theirs = model.tokenizer, drafter.tokenizer
+    same = ours is None or theirs is None or ours.fingerprint == theirs.fingerprint
+    if drafter.vocab_size != model.vocab_size or drafter.mask_id != model.start_id or not same:
+        raise UserError(f"{name} has other tokens than the autoregressive model; name a denoiser with its tokenizer")
+    if drafter.length < model.length:
+        raise UserError(
+            f"{name} reads {drafter.length} tokens, the autoregressive model {model.length}; use a longer one"
+        )
+    return drafter
 
 
 def require_tokenizer(model: Model) -> Tokenizer:

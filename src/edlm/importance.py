@@ -47,10 +47,28 @@ class ImportanceSampling:
 
     def candidates(self, at: "Step", uniform: Tensor) -> "Candidates":
         """Candidates drawn with `uniform` (B, K, L), and their weights."""
+        x0, log_proposal = self.propose(at, uniform)
+        log_w = self.weigh(at.xt, at.t, x0, log_proposal)
+        return Candidates(x0[:, :, 0], -self.temperature * log_w, log_w)
+
+    def propose(self, at: "Step", uniform: Tensor, *, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Candidates (B, K, R, L), here with one completion R, and log p_theta of each (B, K, R).
+
+        The first of the K has the tokens of `first` (B, L) at the positions that are revealed, if it is given.
+        """
         where = at.is_revealed if judges_steps(self.energy) else None
-        x0, log_proposal = propose(at.predictions, at.xt, at.mask_id, uniform, where=where)
-        energies = self.energy(x0, at.xt, at.t, log_proposal)
-        return Candidates(x0, energies, log_weights(energies, self.temperature))
+        x0, log_p = propose(at.predictions, at.xt, at.mask_id, uniform, where=where)
+        if first is not None:
+            clamped = torch.where(at.is_revealed, first, at.mask_id)
+            x0[:, :1], log_p[:, :1] = propose(
+                at.predictions, at.xt, at.mask_id, uniform[:, :1], clamped=clamped, where=where
+            )
+        return x0.unsqueeze(2), log_p.unsqueeze(2)
+
+    def weigh(self, xt: Tensor, t: Tensor, x0: Tensor, log_proposal: Tensor) -> Tensor:
+        """log W (B, K): of the mean weight over the R completions of candidates (B, K, R, L) of `xt` (B, L)."""
+        energies = self.energy(x0.flatten(1, 2), xt, t, log_proposal.flatten(1, 2))
+        return lower_bound(log_weights(energies, self.temperature).unflatten(1, x0.shape[1:3]))
 
     def is_active(self, t: Tensor) -> Tensor:
         """Whether a step that starts at `t` resamples. One candidate has nothing to choose from."""
@@ -80,18 +98,10 @@ class RevealFirst(ImportanceSampling):
     def scored(self) -> int:
         return self.num_candidates * self.completions
 
-    def candidates(self, at: "Step", uniform: Tensor) -> "Candidates":
-        (B, _, L), R = uniform.shape, self.completions
-        completing = rand((B, R, L), at.generators, device=at.xt.device)
-        x0, log_proposal = propose_revealed(at, uniform, completing)
-        log_w = self.weigh(at, x0, log_proposal)
-        return Candidates(x0[:, :, 0], -self.temperature * log_w, log_w)
-
-    def weigh(self, at: "Step", x0: Tensor, log_proposal: Tensor) -> Tensor:
-        """log W (B, K) of candidates (B, K, R, L), whose proposal has the log-probabilities (B, K, R)."""
-        B, K, R, L = x0.shape
-        energies = self.energy(x0.view(B, K * R, L), at.xt, at.t, log_proposal.view(B, K * R))
-        return lower_bound(log_weights(energies, self.temperature).view(B, K, R))
+    def propose(self, at: "Step", uniform: Tensor, *, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        B, L = at.xt.shape
+        completing = rand((B, self.completions, L), at.generators, device=at.xt.device)
+        return propose_revealed(at, uniform, completing, first=first)
 
 
 def make_importance(
@@ -117,6 +127,10 @@ class Step:
     """(B, L)"""
     mask_id: int
     generators: Randomness
+    share: Tensor | None = None
+    """(B,) of the tokens that were not there from the start, how many are known after the step."""
+    spent: Tensor | None = None
+    """(B,) energy passes so far."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +143,10 @@ class Candidates:
     """(B, K) float64; with several completions each, minus the logarithm of their mean weight."""
     log_weights: Tensor
     """(B, K), not normalised."""
+    log_z: Tensor | None = None
+    """(B,) the logarithm of an unbiased estimate of Z, where that is another than their mean weight."""
+    num_scored: Tensor | None = None
+    """(B,) how many the energy saw, where that is not the same for all sequences."""
 
 
 def is_in_window(t: Tensor, window: float) -> Tensor:
@@ -150,6 +168,10 @@ class Choice:
     """(B', K) normalised."""
     chosen: Tensor
     """(B',) index of the candidate that was taken."""
+    log_z: Tensor | None = None
+    """(B',) logarithm of an unbiased estimate of Z, from a sampler that has one of its own."""
+    num_scored: Tensor | None = None
+    """(B',) sequences that the energy saw, from a sampler that decides."""
 
     @property
     def weights(self) -> Tensor:

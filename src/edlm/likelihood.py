@@ -22,6 +22,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from edlm.adaptive import Adaptive
 from edlm.energy import CarryOverEnergy, Energy, is_normalised, is_normalised_at, judges_steps
 from edlm.errors import UserError
 from edlm.importance import (
@@ -31,15 +32,16 @@ from edlm.importance import (
     draw_log_weights,
     is_in_window,
     log_weights,
-    propose_revealed,
 )
 from edlm.models.autoregressive import CausalLike
 from edlm.models.denoiser import DenoiserLike, predict
 from edlm.moments import draw_moment
 from edlm.objectives import cross_entropy, masked_log_likelihood, sum_per_row
+from edlm.order import Remasking
 from edlm.partition import lower_bound, paper_upper, upper_bound
 from edlm.randomness import make_generator, rand
 from edlm.schedule import uniform_times
+from edlm.smc import SequentialMonteCarlo
 from edlm.vocabulary import Predictions
 
 CLAMPED, FREE = 1, 2  # which of a sequence's streams of numbers its candidates come from
@@ -75,14 +77,14 @@ def autoregressive_nll(model: CausalLike, x0: Tensor, *, is_given: Tensor | None
 @torch.no_grad()
 def denoiser_nelbo(
     denoiser: DenoiserLike, x0: Tensor, index: Sequence[int], *, seed: int, steps: int | None,
-    is_given: Tensor | None = None,
+    is_given: Tensor | None = None, remasking: Remasking | None = None,
 ) -> Tensor:  # fmt: skip
     """One unbiased estimate per sequence of the NELBO of a factorised denoiser, in nats: (B,) float64.
 
     An upper bound on -log p(x0) in expectation: of the sampler with `steps` steps on the uniform time grid, or of its
-    continuous-time limit if `steps` is None.
+    continuous-time limit if `steps` is None. `remasking` is that of the sampler.
     """
-    moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps, is_given=is_given)
+    moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps, is_given=is_given, remasking=remasking)
     log_likelihood = masked_log_likelihood(predict(denoiser, moment.xt, moment.t), x0, moment.xt, denoiser.mask_id)
     return -moment.weight * moment.share * log_likelihood
 
@@ -90,7 +92,7 @@ def denoiser_nelbo(
 @torch.no_grad()
 def certified_nll(
     denoiser: DenoiserLike, law: Law, x0: Tensor, index: Sequence[int], *, seed: int, steps: int | None, inner: int,
-    is_given: Tensor | None = None,
+    is_given: Tensor | None = None, remasking: Remasking | None = None,
 ) -> Tensor:  # fmt: skip
     """One estimate per sequence of an upper bound on -log p(x0) of the sampler whose steps follow `law`: (B, 2).
 
@@ -99,9 +101,10 @@ def certified_nll(
     weight * ( share * sum over M of -log p_theta(x0^i | xt)  -  gain ),   one moment per sequence,
 
     where the gain is a lower bound on log p_law(x0^S | xt) - log p_theta(x0^S | xt). The average over S is done in
-    closed form for the first part and by one draw for the second.
+    closed form for the first part and by one draw for the second. `remasking` is that of the sampler: it changes how
+    many tokens a step reveals, and nothing else, since hiding one has the same probability forwards and backwards.
     """
-    moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps, is_given=is_given)
+    moment = draw_moment(denoiser, x0, index, seed=seed, steps=steps, is_given=is_given, remasking=remasking)
     predictions = predict(denoiser, moment.xt, moment.t)
     log_likelihood = masked_log_likelihood(predictions, x0, moment.xt, denoiser.mask_id)
     step = RevealStep(x0, moment.xt, moment.t, moment.is_revealed, [(seed, i) for i in index], denoiser.mask_id)
@@ -225,6 +228,10 @@ class RevealStep:
         return RevealStep(self.x0[rows], self.xt[rows], self.t[rows], self.is_revealed[rows], keys, self.mask_id)
 
     def _active_gain(self, predictions: Predictions, law: Law, inner: int) -> Tensor:
+        if isinstance(law, SequentialMonteCarlo):
+            return self._sequential_gain(predictions, law, inner)
+        if isinstance(law, Adaptive):
+            return self._adaptive_gain(predictions, law, inner)
         if isinstance(law, RevealFirst):
             return self._reveal_first_gain(predictions, law, inner)
         if isinstance(law, ImportanceSampling):
@@ -241,17 +248,40 @@ class RevealStep:
 
         W_1 is that of the true tokens; all k share their completions, so the noise of what stays masked cancels.
         """
-        B, L = self.xt.shape
-        k, R = law.num_candidates, law.completions
+        (B, L), k = self.xt.shape, law.num_candidates
         generators = [make_generator(*key, CLAMPED) for key in self.keys]
         at = Step(predictions, self.xt, self.t, self.is_revealed, self.mask_id, generators)
         log_ratio = []
         for _ in range(inner):
             uniform = rand((B, k, L), generators, device=self.xt.device)
-            completing = rand((B, R, L), generators, device=self.xt.device)
-            log_w = law.weigh(at, *propose_revealed(at, uniform, completing, first=self.x0))
+            log_w = law.weigh(self.xt, self.t, *law.propose(at, uniform, first=self.x0))
             log_ratio.append(torch.log_softmax(log_w, dim=-1)[:, 0])
         return math.log(k) + lower_bound(torch.stack(log_ratio, dim=-1))
+
+    def _adaptive_gain(self, predictions: Predictions, law: Adaptive, inner: int) -> Tensor:
+        """log of the mean of `inner` unbiased estimates of the ratio: (B,)."""
+        (B, L), generators = self.xt.shape, [make_generator(*key, CLAMPED) for key in self.keys]
+        at = Step(predictions, self.xt, self.t, self.is_revealed, self.mask_id, generators)
+        shape, device = (B, law.num_candidates, L), self.xt.device
+        each = [law.slots(at, rand(shape, generators, device=device), self.x0) for _ in range(inner)]
+        return lower_bound(torch.stack(each, dim=-1))
+
+    def _sequential_gain(self, predictions: Predictions, law: SequentialMonteCarlo, inner: int) -> Tensor:
+        """log of the mean of  w_1 / Z_hat  over `inner` runs whose first particle has the true tokens on S: (B,).
+
+        A run takes a completion with probability p_theta w E[1 / Z_hat], the expectation over runs in which that
+        completion is one of the particles and is never given up (Andrieu et al. 2010). With blocks as long as the text
+        this is k w_1 / (w_1 + ... + w_k) again.
+        """
+        (B, L), generators = self.xt.shape, [make_generator(*key, CLAMPED) for key in self.keys]
+        at = Step(predictions, self.xt, self.t, self.is_revealed, self.mask_id, generators)
+        clamped = torch.where(self.is_revealed, self.x0, self.mask_id)
+        log_ratio = []
+        for _ in range(inner):
+            uniform = rand((B, law.num_candidates, L), generators, device=self.xt.device)
+            end = law.run(at, uniform, first=clamped)
+            log_ratio.append(end.log_path[:, 0] - end.log_z)
+        return lower_bound(torch.stack(log_ratio, dim=-1))
 
     def _log_z_from_above(self, predictions: Predictions, law: Ideal) -> Tensor:
         """An upper bound in expectation on log Z, exact where it is known: (B,)."""

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from edlm.errors import UserError
+from edlm.order_spec import DETERMINISTIC, parse_order
 
 DEFAULT_STEPS = 64
 
@@ -22,8 +23,14 @@ class LikelihoodConfig:
     """k: candidates of a step, of which the energy chooses one; None means the ideal sampler, k to infinity."""
     completions: int = 0
     """R: 0 weighs whole completions (the paper's Algorithm 1); 1 or more weighs candidates for what a step reveals, each with R completions that all share (reveal-first)."""  # noqa: E501
+    smc: int = 0
+    """0, or the positions of a block of sequential Monte Carlo, as in `edlm sample`."""
+    ess: float = 0.0
+    """0 for k candidates in every step, or the effective number of candidates that is enough: a step then doubles theirs until it is reached, up to k."""  # noqa: E501
     window: float = 1.0
     """w: the energy is used while t >= 1 - w."""
+    order: str = "uniform"
+    """What a step of the sampler reveals: uniform, confidence, entropy:NATS, remask-cap:SHARE or remask-rescale:SHARE, as in `edlm sample`."""  # noqa: E501
     inner: int = 8
     """R: draws averaged inside the logarithm of a step. More cost more and tighten a certified bound."""
     partition_samples: int = 16
@@ -42,6 +49,8 @@ class LikelihoodConfig:
             "trajectories": 0,
             "seed": 0,
             "completions": 0,
+            "smc": 0,
+            "ess": 0,
         }
         for name, smallest in least.items():
             value = getattr(self, name)
@@ -49,15 +58,33 @@ class LikelihoodConfig:
                 raise UserError(f"{name.replace('_', '-')} must be at least {smallest}, got {value}")
         if not 0 <= self.window <= 1:
             raise UserError(f"window must be between 0 and 1, got {self.window}")
+        self._check_order()
         if self.completions and self.candidates is None:
             raise UserError("the ideal sampler has no completions; leave them out, or name a number of candidates")
+        if self.smc and (self.completions or self.ess or self.candidates is None):
+            raise UserError("smc needs a number of candidates, no completions and no ess")
+        if self.ess and self.candidates is None:
+            raise UserError("the ideal sampler has no ess to reach; leave it out, or name a number of candidates")
         if self.trajectories and not self.steps:
             raise UserError(f"trajectories {self.trajectories} need a number of steps; name one, such as steps 4")
         if self.trajectories and self.protocol == "paper":
             raise UserError("the paper's formula knows no trajectories; leave them out, or choose protocol certified")
 
+    def _check_order(self) -> None:
+        kind, _ = parse_order(self.order)
+        if kind == "uniform":
+            return
+        if self.protocol == "paper":
+            raise UserError(f"the paper's formula is of the uniform order; leave out order {self.order}")
+        if self.steps == 0:
+            raise UserError(f"order {self.order} has no limit of many steps; name a number of steps")
+        if self.trajectories:
+            why = "a text has one trajectory only" if kind in DETERMINISTIC else "masks come and go on the way"
+            raise UserError(f"order {self.order}: {why}; leave out trajectories")
+
     def num_steps(self, *, with_energy: bool) -> int | None:
         """T, or None for the limit of many steps."""
         if self.steps is None:
-            return DEFAULT_STEPS if with_energy and self.protocol == "certified" else None
+            is_sampled = with_energy and self.protocol == "certified"
+            return DEFAULT_STEPS if is_sampled or parse_order(self.order)[0] != "uniform" else None
         return self.steps or None

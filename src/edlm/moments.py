@@ -23,8 +23,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from edlm.masking import choose_revealed, corrupt, corrupt_count
+from edlm.masking import corrupt, corrupt_count
 from edlm.models.denoiser import DenoiserLike
+from edlm.order import Remasking
 from edlm.randomness import make_streams, rand, spread
 from edlm.schedule import Schedule, reveal_probability, uniform_times
 
@@ -47,30 +48,32 @@ class Moment:
 
 def draw_moment(
     denoiser: DenoiserLike, x0: Tensor, index: Sequence[int], *, seed: int, steps: int | None,
-    is_given: Tensor | None = None,
+    is_given: Tensor | None = None, remasking: Remasking | None = None,
 ) -> Moment:  # fmt: skip
     """One moment for each row of `x0`, from its own random numbers; evenly spread over the steps for consecutive rows.
 
-    `steps` is T on the uniform time grid, or None for the limit of many steps. Tokens at `is_given` (B, L) stay.
+    `steps` is T on the uniform time grid, or None for the limit of many steps. Tokens at `is_given` (B, L) stay. With
+    `remasking` the masks are the same, since it keeps their law, and more of them are revealed in a step.
     """
     u = spread(index, seed).to(x0.device)
     is_free = torch.ones_like(x0, dtype=torch.bool) if is_given is None else ~is_given
     noise = denoiser.schedule, denoiser.mask_id, make_streams(seed, index)
     if steps is None:
         return moment_at_count(x0, 1 + (u * is_free.sum(-1)).long(), is_free, *noise)
-    return moment_at_step(x0, (u * steps).long(), uniform_times(steps), is_free, *noise)
+    return moment_at_step(x0, (u * steps).long(), uniform_times(steps), is_free, *noise, remasking)
 
 
 def moment_at_step(
     x0: Tensor, n: Tensor, times: Tensor, is_free: Tensor, schedule: Schedule, mask_id: int,
-    generators: Sequence[torch.Generator],
+    generators: Sequence[torch.Generator], remasking: Remasking | None = None,
 ) -> Moment:  # fmt: skip
     """The n-th (B,) of the steps along `times` (T + 1,). For a factorised denoiser: T rho -log p, paper eq. 12."""
     times = times.to(x0.device)
     t, s = times[n], times[n + 1]
     xt = torch.where(is_free, corrupt(x0, t, schedule, mask_id, generator=generators), x0)
-    is_revealed = choose_revealed(xt, t, s, schedule, mask_id, generator=generators)
-    return Moment(xt, t, is_revealed, reveal_probability(schedule, t, s), len(times) - 1)
+    share = reveal_probability(schedule, t, s) if remasking is None else remasking.rates(schedule, t, s)[0]
+    is_revealed = (xt == mask_id) & (rand(xt.shape, generators, device=xt.device) < share.unsqueeze(-1))
+    return Moment(xt, t, is_revealed, share, len(times) - 1)
 
 
 def moment_at_count(

@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from edlm.durable import LineStore
-from edlm.energy import Energy, identity_of, judges_steps
+from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, Energy, identity_of, judges_steps
 from edlm.errors import UserError
 from edlm.generation import Model, generate
 from edlm.models.autoregressive import Autoregressive
 from edlm.oracle import Oracle, score_samples
 from edlm.sample_config import SampleConfig
 from edlm.tokenization import Tokenizer
+
+OF_THE_ENERGY = ("candidates", "completions", "smc", "ess", "budget", "window", "weight_temperature")
+"""Settings that mean nothing without an energy."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,21 @@ class Setting:
     def curve(self) -> str:
         """The method with everything but its steps: what one line of a plot is named after."""
         if self.method.energy is None:
-            return self.method.label
+            return self.name
         return f"{self.name}, k={self.config.candidates}, w={self.config.window:g}"
 
     @property
     def name(self) -> str:
-        """The method and its kind of importance sampling."""
-        R = self.config.completions if self.method.energy is not None else 0
-        return f"{self.method.label} reveal-first" + (f" R={R}" if R > 1 else "") if R else self.method.label
+        """The method, its kind of importance sampling and its order."""
+        words, config = [self.method.label], self.config
+        if self.method.energy is not None:
+            words += ["reveal-first"] if config.completions else []
+            words += [f"R={config.completions}"] if config.completions > 1 else []
+            words += [f"smc={config.smc}"] if config.smc else []
+            words += [f"ess={config.ess:g}"] if config.ess else []
+            words += [f"budget={config.budget}"] if config.budget else []
+        words += [config.order] if config.order != "uniform" and not self.method.is_causal else []
+        return " ".join(words)
 
     @property
     def steps(self) -> int | None:
@@ -84,28 +94,46 @@ class Setting:
         settings = asdict(self.config)
         for name in ("batch_size", "first"):
             settings.pop(name)
-        unused = ["steps"] if self.steps is None else []
-        unused += ["candidates", "completions", "window", "weight_temperature"] if self.method.energy is None else []
+        unused = ["steps", "order"] if self.steps is None else []
+        unused += OF_THE_ENERGY if self.method.energy is None else ()
         return (method or self.method.identity()) | {k: v for k, v in settings.items() if k not in unused}
 
 
 def make_grid(
     methods: Sequence[Method], steps: Sequence[int], candidates: Sequence[int], windows: Sequence[float],
-    base: SampleConfig, completions: Sequence[int] = (0,),
+    base: SampleConfig, completions: Sequence[int] = (0,), *, smc: Sequence[int] = (0,), ess: Sequence[float] = (0.0,),
+    orders: Sequence[str] = ("uniform",),
 ) -> list[Setting]:  # fmt: skip
     """All settings: every method with every number of steps; candidates and window only where there is an energy.
 
-    A step energy reads no completions, so it is there once whatever they are.
+    Kinds of importance sampling that exclude each other, or that an energy cannot have, are left out.
     """
-    grid = []
+    grid, plain = [], replace(base, completions=0, smc=0, ess=0.0, budget=0)
     for method in methods:
-        some_steps = [base.steps] if method.is_causal else steps
-        unused = [(0, base.candidates, base.window)]
-        kinds = (0,) if method.energy is not None and judges_steps(method.energy) else completions
-        choices = product(kinds, candidates, windows) if method.energy is not None else unused
-        for (R, k, w), T in product(choices, some_steps):
-            grid.append(Setting(method, replace(base, steps=T, candidates=k, completions=R, window=w)))
+        configs = [plain]
+        if method.energy is not None:
+            configs = [
+                replace(base, candidates=k, completions=R, smc=b, ess=e, window=w, budget=base.budget if e else 0)
+                for (R, b, e), k, w in product(kinds_of(method.energy, completions, smc, ess), candidates, windows)
+            ]
+        if method.is_causal:
+            grid += [Setting(method, replace(config, order="uniform")) for config in configs]
+            continue
+        for order, config, T in product(orders, configs, steps):
+            grid.append(Setting(method, replace(config, order=order, steps=T)))
     return grid
+
+
+def kinds_of(
+    energy: Energy, completions: Sequence[int], smc: Sequence[int], ess: Sequence[float]
+) -> list[tuple[int, int, float]]:
+    """Completions, smc and ess of every kind of importance sampling that there is for an energy.
+
+    A step energy reads no completions, so it is there once whatever they are; only causal energies come in pieces.
+    """
+    shared = (0,) if judges_steps(energy) else completions
+    blocks = smc if isinstance(energy, AutoregressiveEnergy | CarryOverEnergy) else (0,)
+    return [(R, b, e) for R, b, e in product(shared, blocks, ess) if not (b and (R or e))]
 
 
 def file_name(setting: Setting) -> str:

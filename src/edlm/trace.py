@@ -7,6 +7,8 @@ written beside it.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, final
 
+from edlm.reports import plain
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -68,7 +70,7 @@ def trace_line(indices: range, state: "State", info: "Info") -> Line:
     revealed: list[list[list[int]]] = [[] for _ in indices]
     for row, position in info.is_revealed.nonzero().tolist():
         revealed[row].append([position, int(state.x[row, position])])
-    line = {
+    line: dict[str, Any] = {
         "step": state.step,
         "start": state.start,
         "t": info.t.tolist(),
@@ -78,18 +80,26 @@ def trace_line(indices: range, state: "State", info: "Info") -> Line:
         "denoiser_evaluations": state.denoiser_evaluations.tolist(),
         "energy_evaluations": state.energy_evaluations.tolist(),
     }
+    if info.is_remasked is not None:
+        line["remasked"] = [row.nonzero()[:, 0].tolist() for row in info.is_remasked]
     return line if info.choice is None else line | {"choice": _choice(indices, info)}
 
 
 def _choice(indices: range, info: "Info") -> Line:
     choice = info.choice
     assert choice is not None
-    return {
+    log_z = {} if choice.log_z is None else {"log_z": choice.log_z.tolist()}
+    ends = [choice.energies.shape[1]] * len(choice.rows)
+    if choice.num_scored is not None:  # those that the energy saw come first
+        ends = [int(row.nonzero()[-1]) + 1 for row in choice.energies.isfinite()]
+    columns = {"candidates": choice.x0, "energies": choice.energies, "weights": choice.weights}
+    return log_z | {
         "indices": [indices[row] for row in choice.rows.tolist()],
-        "candidates": choice.x0.tolist(),
-        "energies": choice.energies.tolist(),
-        "weights": choice.weights.tolist(),
+        **{
+            name: [plain(row[:end].tolist()) for row, end in zip(rows, ends, strict=True)]
+            for name, rows in columns.items()
+        },
         "effective_sample_size": choice.effective_sample_size.tolist(),
-        "energy_ess": choice.energy_ess.tolist(),
+        "energy_ess": plain(choice.energy_ess.tolist()),
         "chosen": choice.chosen.tolist(),
     }

@@ -46,6 +46,14 @@ class Predictions:
             values.append(_pick(log_probs, tokens[-1]))
         return torch.cat(tokens), torch.cat(values)
 
+    def confidence(self) -> Tensor:
+        """log p of the likeliest token of each position: (N,) float64."""
+        return torch.cat([log_probs.max(-1).values.double() for _, log_probs in self._pieces()])
+
+    def entropy(self) -> Tensor:
+        """In nats, of each position's distribution: (N,) float64."""
+        return torch.cat([torch.special.entr(log_probs.double().exp()).sum(-1) for _, log_probs in self._pieces()])
+
     def select(self, keep: Tensor) -> "Predictions":
         """Those of some positions: a boolean mask (N,) or indices."""
         return replace(self, rows=self.rows[keep])

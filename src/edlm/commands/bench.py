@@ -1,10 +1,11 @@
-"""edlm bench train, edlm bench likelihood, edlm bench sample, edlm bench serve"""
+"""edlm bench train, edlm bench likelihood, edlm bench sample, edlm bench speculative, edlm bench serve"""
 
 import sys
 from pathlib import Path
 
 from cyclopts import App
 
+from edlm.errors import UserError
 from edlm.sweep_config import parse_counts
 
 app = App(help="Measure speed.")
@@ -182,7 +183,6 @@ def predict(
     from edlm.benchmarks.cost import Setting
     from edlm.benchmarks.sampling_report import predicted
     from edlm.commands.output import print_json
-    from edlm.errors import UserError
 
     if energy not in ("ar", "coar", "nce"):
         raise UserError(f"--energy must be one of ar, coar, nce, got {energy!r}")
@@ -193,6 +193,56 @@ def predict(
     ]
     text, rows = predicted(settings, speed=speed, bandwidth=bandwidth)
     print_json(rows) if json else print(text, end="")
+
+
+@app.command
+def speculative(
+    *, ar: str = "text8-nano-ar", draft: str = "text8-nano-denoiser", drafted: str = "1,2,4,8", num: int = 8,
+    length: int | None = None, json: bool = False,
+) -> None:  # fmt: skip
+    """Tokens per causal pass and seconds of autoregressive sampling with diffusion drafts, against without, in turns.
+
+    Parameters
+    ----------
+    ar
+        The autoregressive model.
+    draft
+        The denoiser that drafts.
+    drafted
+        Tokens drafted in a round, as a list.
+    num
+        Sequences that are timed, one at a time, after one to warm up.
+    length
+        Tokens per sequence; by default the model's length.
+    json
+        Print JSON.
+    """
+    from edlm.benchmarks.speculative import bench_speculative
+    from edlm.commands.output import print_json
+    from edlm.generation import require_drafter
+    from edlm.models.autoregressive import Autoregressive
+    from edlm.models.load import load_named
+    from edlm.reports import markdown_table
+
+    if num < 1:
+        raise UserError(f"--num must be at least 1, got {num}")
+    numbers = parse_counts(drafted, "--drafted")
+    model = load_named("", ar)
+    assert isinstance(model, Autoregressive)
+    denoiser = require_drafter(load_named(draft, ""), model, draft)
+    report = bench_speculative(model, denoiser, numbers, num=num, length=length)
+    if json:
+        print_json(report)
+        return
+    lines = [["drafted", "tokens/causal pass", "drafter passes/token", "s/sequence", "speed-up", "range"]]
+    for row in report["rows"]:
+        tokens = f"{row['tokens_per_causal_pass']:.2f} ± {row['tokens_per_causal_pass_standard_error']:.2f}"
+        low, high = row["speed_up_range"]
+        speed = [f"{row['seconds']:.3g}", f"{row['speed_up']:.2f}", f"{low:.2f} to {high:.2f}"]
+        lines.append([str(row["drafted"]), tokens, f"{row['drafter_passes_per_token']:.2f}", *speed])
+    print(markdown_table(lines), end="")
+    size = f"{report['sequences']} sequences of {report['length']} tokens, one at a time, {report['threads']} threads"
+    print(f"- plain autoregressive sampling: {report['seconds_plain']:.3g} s per sequence; {size}")
 
 
 @app.command

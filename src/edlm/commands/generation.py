@@ -32,6 +32,10 @@ def generation(
     candidates: str = "2",
     window: str = "1",
     completions: str = "0",
+    smc: str = "0",
+    ess: str = "0",
+    budget: int = 0,
+    order: str = "uniform",
     held_out: Annotated[HeldOut, Parameter(name="*")] = HeldOut(),
     features: str = "ngrams",
     length: int | None = None,
@@ -67,6 +71,14 @@ def generation(
         w, as a list such as 0.2,1.
     completions
         0 for the paper's Algorithm 1, R of at least 1 for reveal-first importance sampling; a list such as 0,1.
+    smc
+        Positions of a block of sequential Monte Carlo, 0 for none; a list such as 0,8.
+    ess
+        Effective number of candidates that is enough, 0 to take k always; a list such as 0,1.5.
+    budget
+        With --ess: energy passes that a sample may take in all; 0 for any number.
+    order
+        What a step reveals, as in `edlm sample`; a list such as uniform,confidence,entropy:0.5,remask-cap:0.1.
     features
         What texts are compared by: ngrams (of characters), or one of the oracles hf:, gguf: and smollm2.
     length
@@ -87,10 +99,11 @@ def generation(
     base = SampleConfig(length=length, temperature=temperature, seed=seed, batch_size=batch_size)
     axes = numbers("--steps", steps, int), numbers("--candidates", candidates, int), numbers("--window", window, float)
     shared = numbers("--completions", completions, int)
-    for R in shared:
-        replace(base, completions=R)
-    for T, k, w in ((T, k, w) for T in axes[0] for k in axes[1] for w in axes[2]):
-        replace(base, steps=T, candidates=k, window=w)  # refuses what cannot be sampled with, before anything is loaded
+    kinds = {"smc": numbers("--smc", smc, int), "ess": numbers("--ess", ess, float), "orders": order.split(",")}
+    if budget:
+        base = replace(base, budget=budget, ess=max(kinds["ess"]))
+    fields = ("steps", "candidates", "window", "completions", "smc", "ess", "order")
+    check_settings(base, dict(zip(fields, (*axes, shared, *kinds.values()), strict=True)))
     require_extras(oracle, held_out.data, out)
     if out is not None:
         from edlm.durable import require_folder
@@ -108,12 +121,19 @@ def generation(
         texts, about_data = setup.held_out_texts(denoiser, methods[0], held_out, num, length)
     oracles = setup.load_oracles(oracle, methods[0], batch_size)
     embedder = setup.choose_features(features, oracles)
-    grid = make_grid(methods, *axes, base, shared)
+    grid = make_grid(methods, *axes, base, shared, **kinds)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder:
         rows = run(grid, oracles, num, Path(folder), held_out=texts, features=embedder, progress=setup.progress)
     names = {"denoiser": denoiser, "ar": ar or None, "data": about_data}
     report = setup.report_of(rows, grid, oracles, names)
     show(report, rows, out, unit=require_tokenizer(methods[0].model).unit, json=json)
+
+
+def check_settings(base: SampleConfig, axes: dict[str, list[Any]]) -> None:
+    """Refuse what cannot be sampled with, before anything is loaded."""
+    plain = replace(base, budget=0, ess=0.0)
+    for name, value in ((name, value) for name, values in axes.items() for value in values):
+        replace(plain, **{name: value})
 
 
 def numbers(flag: str, text: str, kind: Callable[[str], Any]) -> list[Any]:

@@ -30,6 +30,8 @@ def sample(
     denoiser: str = "",
     ar: str = "",
     energy: str = "",
+    draft: str = "",
+    drafted: int = 8,
     num: int = 1,
     prompt: str = "",
     infill: str = "",
@@ -51,6 +53,10 @@ def sample(
     energy
         What corrects the denoiser: ar:NAME, coar:NAME, nce:NAME or step:NAME, or a sum like 'ar:NAME + 0.5*nce:NAME'.
         NAME of ar and coar is a folder, file, built-in or hub name of any causal language model, such as gpt2.
+    draft
+        Denoiser that drafts for the autoregressive model, which keeps what it can: the same law in fewer of its passes.
+    drafted
+        Tokens drafted in a round.
     num
         Number of sequences.
     prompt
@@ -72,14 +78,17 @@ def sample(
     for flag, path in (("--out", out), ("--trace", trace)):
         require_writable(flag, path)
     from edlm.energy_spec import load_energy
-    from edlm.generation import generate, require_denoiser
+    from edlm.generation import generate, require_denoiser, require_drafter
     from edlm.models.load import load_named
     from edlm.models.placement import precision_of
+    from edlm.speculative import Drafts
     from edlm.tokenization import TextError
 
     model = load_named(denoiser, ar, compute)
     correction = load_energy(energy, require_denoiser(model)) if energy else None
+    drafter = Drafts(require_drafter(load_named(draft, "", compute), model, draft), drafted) if draft else None
     about = describe(denoiser, ar, energy, prompt, infill, settings) | {"precision": precision_of(model)}
+    about |= {"draft": draft, "drafted": drafted} if draft else {}
     try:
         plan = plan_of(model, settings, prompt, infill)
         with progress_bar(plan, num, settings, hide=watch) as bar, writing(trace) as write:
@@ -87,7 +96,7 @@ def sample(
             if trace is not None or watch:
                 watchers.append(traced(plan, about, [write, *([projector()] if watch else [])]))
             texts = {"prompt": prompt, "infill": infill}
-            drawn = generate(model, num, settings, energy=correction, watch=all_of(watchers), **texts)
+            drawn = generate(model, num, settings, energy=correction, drafts=drafter, watch=all_of(watchers), **texts)
             samples = [asdict(s) for s in drawn]
     except TextError as error:
         remedy, flag = "write it in the model's vocabulary", "--infill" if infill else "--prompt"

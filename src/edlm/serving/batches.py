@@ -169,6 +169,7 @@ def join(state: State, other: State) -> State:
         generators=[*state.generators, *other.generators],
         denoiser_evaluations=together(state.denoiser_evaluations, other.denoiser_evaluations),
         energy_evaluations=together(state.energy_evaluations, other.energy_evaluations),
+        is_fixed=together(state.is_fixed, other.is_fixed),
     )
 
 
@@ -180,6 +181,7 @@ def together(first: Tensor | None, second: Tensor | None) -> Tensor:
 def select(state: State, rows: Sequence[int]) -> State:
     """Some of the rows."""
     assert state.denoiser_evaluations is not None and state.energy_evaluations is not None
+    assert state.is_fixed is not None
     which = torch.as_tensor(rows, dtype=torch.long)
     return replace(
         state,
@@ -187,6 +189,7 @@ def select(state: State, rows: Sequence[int]) -> State:
         generators=[state.generators[i] for i in rows],
         denoiser_evaluations=state.denoiser_evaluations[which],
         energy_evaluations=state.energy_evaluations[which],
+        is_fixed=state.is_fixed[which.to(state.x.device)],
     )
 
 

@@ -80,20 +80,33 @@ class Film:
 
     def __post_init__(self) -> None:
         self.revealed_at = [None if token is None else 0 for token in self.tokens]
+        self._history: list[list[tuple[int, int | None]]] = [[(0, token)] for token in self.tokens]
         self.num_given = sum(token is not None for token in self.tokens)
 
     @property
     def is_finished(self) -> bool:
         return None not in self.tokens
 
-    def add(self, t: float, s: float, start: int, revealed: Sequence[Sequence[int]], choice: dict[str, Any]) -> None:
-        """One more step: positions and tokens it revealed, counted from `start`, and what it chose from."""
+    def add(
+        self, t: float, s: float, start: int, revealed: Sequence[Sequence[int]], choice: dict[str, Any],
+        remasked: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        """One more step: positions and tokens it revealed, counted from `start`, and what it chose from.
+
+        `remasked` are positions whose tokens it masked again.
+        """
         for position, token in revealed:
-            self.tokens[start + position] = token
-            self.revealed_at[start + position] = len(self.steps) + 1
-        num_masked = (self.steps[-1].num_masked if self.steps else len(self.tokens) - self.num_given) - len(revealed)
-        self.steps.append(Step(t, s, num_masked, start, **choice))
+            self._change(start + position, token)
+        for position in remasked:
+            self._change(start + position, None)
+        before = self.steps[-1].num_masked if self.steps else len(self.tokens) - self.num_given
+        self.steps.append(Step(t, s, before - len(revealed) + len(remasked), start, **choice))
         self.num_steps = max(self.num_steps, len(self.steps))
+
+    def _change(self, position: int, token: int | None) -> None:
+        number = len(self.steps) + 1
+        self.tokens[position], self.revealed_at[position] = token, None if token is None else number
+        self._history[position].append((number, token))
 
     def frame(self, number: int) -> Frame:
         """The text after so many steps."""
@@ -106,10 +119,9 @@ class Film:
         return (self.frame(number) for number in range(len(self.steps) + 1))
 
     def _cell(self, position: int, number: int, token: int | None = None) -> Cell:
-        at = self.revealed_at[position]
-        is_known = at is not None and at <= number
-        shown = self.tokens[position] if is_known and token is None else token
-        return Cell("" if shown is None else self.pieces[shown], at if is_known else None)
+        at, known = next(change for change in reversed(self._history[position]) if change[0] <= number)
+        shown = known if token is None else token
+        return Cell("" if shown is None else self.pieces[shown], None if known is None else at)
 
     def _candidates(self, number: int) -> Iterator[Candidate]:
         step = self.steps[number - 1]
@@ -134,7 +146,8 @@ class Reel:
         rows = {index: row for row, index in enumerate(choice["indices"])}
         for row, index in enumerate(line["indices"]):
             chosen = _choice_of(choice, rows[index]) if index in rows else {}
-            self.film(index).add(line["t"][row], line["s"][row], line["start"], line["revealed"][row], chosen)
+            remasked = line["remasked"][row] if "remasked" in line else ()
+            self.film(index).add(line["t"][row], line["s"][row], line["start"], line["revealed"][row], chosen, remasked)
 
     def film(self, index: int) -> Film:
         """The film of a sequence, which begins when it is first asked for."""

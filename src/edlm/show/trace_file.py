@@ -86,9 +86,11 @@ def _check_line(line: Line, reel: Reel) -> None:
         raise Wrong("indices must be different whole numbers")
     for name in ("t", "s"):
         _numbers(_list(line, name, len(indices)), name, 0, 1)
-    for index, revealed in zip(indices, _list(line, "revealed", len(indices)), strict=True):
+    hidden = _list(line, "remasked", len(indices)) if "remasked" in line else [[] for _ in indices]
+    for index, revealed, remasked in zip(indices, _list(line, "revealed", len(indices)), hidden, strict=True):
         known = reel.films[index].tokens if index in reel.films else reel.header["tokens"]
         _check_revealed(revealed, known[start:], ids)
+        _check_remasked(remasked, known[start:])
     if "choice" in line:
         _check_choice(line["choice"], indices, length - start, ids)
 
@@ -102,6 +104,13 @@ def _check_revealed(revealed: Any, known: list[int | None], ids: set[int]) -> No
     if len(set(positions)) < len(positions) or any(known[position] is not None for position in positions):
         raise Wrong("a token is revealed twice")
     _known((token for _, token in revealed), ids)
+
+
+def _check_remasked(remasked: Any, known: list[int | None]) -> None:
+    if not isinstance(remasked, list) or not all(is_whole(position, 0, len(known) - 1) for position in remasked):
+        raise Wrong(f"remasked must hold positions among the {len(known)} of the sequence")
+    if len(set(remasked)) < len(remasked) or any(known[position] is None for position in remasked):
+        raise Wrong("a token is masked again that is not known")
 
 
 def _check_choice(choice: Any, indices: list[int], length: int, ids: set[int]) -> None:
