@@ -105,7 +105,6 @@ def _below(cumulative: Tensor, share: Tensor) -> Tensor:
     """
     total = cumulative[..., -1:]
     if not total.isfinite().all():
-        raise UserError(
-            "a network gave probabilities that are not numbers: its weights are not usable; copy them again, or use float32"
-        )
+        remedy = "copy them again, or compute in float32"
+        raise UserError(f"a network gave probabilities that are not numbers: its weights are not usable; {remedy}")
     return torch.minimum(share * total, torch.nextafter(total, torch.zeros_like(total)))
