@@ -225,8 +225,10 @@ class Transformer(nn.Module):
         self._check(h, t, cache)
         time = self.time(t) if self.time is not None else None
         for block in self.blocks:
-            # A compiled block is for whole inputs: a cache that grows would have it compiled again and again.
-            h = (block if cache is None else block.forward)(h, self.rotary, time, cache)
+            # A compiled block is for whole inputs: a cache that grows would have it compiled again and again. Any other
+            # is called, so that its hooks gather its weights where they are sharded.
+            is_compiled = block._compiled_call_impl is not None
+            h = (block.forward if is_compiled and cache is not None else block)(h, self.rotary, time, cache)
         if self.modulation is None:
             return self.norm(h)
         shift, scale = self.modulation(time).unsqueeze(1).chunk(2, dim=-1)
