@@ -31,6 +31,7 @@ SMALL = {
     "time": ["--num", 3, "--steps", "2,4,8", "--window", "0.2,1"],
     "ablation": ["--num", 3, "--steps", 3, "--candidates", "2,3", "--window", "0.5,1"],
     "energy": ["--max-blocks", 3],
+    "samplers": ["--num", 3, "--passes", "6,12", "--steps", "2,6,8", "--max-blocks", 3, "--inner", 2],
 }
 
 
@@ -41,6 +42,7 @@ def home(tmp_path_factory):
     tiny_autoregressive(1).save_pretrained(folder / "ar")
     tiny_autoregressive(2).save_pretrained(folder / "judge")
     energy_from_denoiser(tiny_denoiser()).save_pretrained(folder / "nce")
+    energy_from_denoiser(tiny_denoiser(), target="step").save_pretrained(folder / "step")
     (folder / "text.txt").write_text(" ".join(random.Random(0).choices(WORDS, k=3000)))
     (folder / "sets").mkdir()
     rows = [json.dumps({"text": f"he said number {i} was wrong , and left ."}) for i in range(20)]
@@ -62,6 +64,7 @@ def reproduce(edlm, home, tmp_path, monkeypatch):  # noqa: F811
 
     def run(name, *flags, **changes):
         settings = usual | ({"files": home / "sets"} if name == "zero-shot" else {})
+        settings |= {"step-energy-model": home / "step"} if name == "samplers" else {}
         settings |= {key.replace("_", "-"): value for key, value in changes.items()}
         words = [word for key, value in settings.items() if value is not None for word in (f"--{key}", value)]
         return edlm("reproduce", name, *words, *flags)

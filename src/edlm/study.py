@@ -10,15 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from torch.nn import Module
 
 from edlm.durable import LineStore
 from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, Energy, identity_of, judges_steps
 from edlm.errors import UserError
 from edlm.generation import Model, generate
 from edlm.models.autoregressive import Autoregressive
+from edlm.models.pretrained import fingerprint
 from edlm.oracle import Oracle, score_samples
 from edlm.sample_config import SampleConfig
+from edlm.speculative import Drafts
 from edlm.tokenization import Tokenizer
 
 OF_THE_ENERGY = ("candidates", "completions", "smc", "ess", "budget", "window", "weight_temperature")
@@ -34,6 +38,8 @@ class Method:
     energy: Energy | None = None
     spec: str = ""
     """The energy as it was named."""
+    drafts: Drafts | None = None
+    """What drafts for a causal model; its law is the same without."""
 
     @property
     def is_causal(self) -> bool:
@@ -41,7 +47,12 @@ class Method:
 
     def identity(self) -> dict[str, Any]:
         """What the samples depend on: hashes of all weights, so that paths may change and weights may not."""
-        return identity_of(self.model, self.energy)
+        drafter = (
+            {}
+            if self.drafts is None
+            else {"drafter": fingerprint(cast(Module, self.drafts.denoiser)), "g": self.drafts.num}
+        )
+        return identity_of(self.model, self.energy) | drafter
 
 
 @dataclass(frozen=True)
@@ -68,13 +79,15 @@ class Setting:
             words += [f"smc={config.smc}"] if config.smc else []
             words += [f"ess={config.ess:g}"] if config.ess else []
             words += [f"budget={config.budget}"] if config.budget else []
+        words += ["first-hitting"] if config.first_hitting else []
         words += [config.order] if config.order != "uniform" and not self.method.is_causal else []
         return " ".join(words)
 
     @property
     def steps(self) -> int | None:
-        """Denoising steps, or None for a causal model, which takes one step per token."""
-        return None if self.method.is_causal else self.config.steps
+        """Denoising steps, or None for what takes as many as it needs: a causal model, or an order without a grid."""
+        has_grid = not (self.config.first_hitting or self.config.order.startswith("entropy"))
+        return self.config.steps if has_grid and not self.method.is_causal else None
 
     @property
     def label(self) -> str:
@@ -84,7 +97,7 @@ class Setting:
     def cost(self) -> float:
         """Roughly the network passes of one sample, to foretell how long the rest will take."""
         if self.steps is None:
-            return self.config.length or self.method.model.length
+            return self.config.length or self.method.model.length  # at most, with drafts or an order without a grid
         scored = self.config.candidates * max(1, self.config.completions)
         passes = scored * self.method.energy.num_passes if self.method.energy else 0
         return self.steps * (1 + self.config.window * passes)
@@ -94,7 +107,8 @@ class Setting:
         settings = asdict(self.config)
         for name in ("batch_size", "first"):
             settings.pop(name)
-        unused = ["steps", "order"] if self.steps is None else []
+        unused = ["steps"] if self.steps is None else []
+        unused += ["order"] if self.method.is_causal else []
         unused += OF_THE_ENERGY if self.method.energy is None else ()
         return (method or self.method.identity()) | {k: v for k, v in settings.items() if k not in unused}
 
@@ -121,7 +135,7 @@ def make_grid(
             continue
         for order, config, T in product(orders, configs, steps):
             grid.append(Setting(method, replace(config, order=order, steps=T)))
-    return grid
+    return list({setting.label: setting for setting in grid}.values())  # an order without a grid has no steps
 
 
 def kinds_of(
@@ -153,12 +167,13 @@ def draw_samples(
 
     Each carries the seconds it took: the batch's time shared out among its samples.
     """
+    method = setting.method
     tick(min(num, len(store.rows)))
     while len(store.rows) < num:
         size = min(setting.config.batch_size, num - len(store.rows))
         config = replace(setting.config, first=len(store.rows), batch_size=size)
         start = time.perf_counter()
-        samples = list(generate(setting.method.model, size, config, energy=setting.method.energy))
+        samples = list(generate(method.model, size, config, energy=method.energy, drafts=method.drafts))
         seconds = (time.perf_counter() - start) / size
         store.append([asdict(sample) | {"seconds": seconds, "batch": size} for sample in samples])
         tick(size)

@@ -15,12 +15,13 @@ from edlm.durable import require_folder
 from edlm.errors import UserError
 from edlm.evaluator import HeldOut
 from edlm.extras import require_extra
-from edlm.reproduce.settings import MODELS, Name, Samples, Scale, choose_settings
+from edlm.reproduce.sampler_spec import parse_samplers
+from edlm.reproduce.settings import MODELS, Comparison, Name, Samples, Scale, choose_settings
 from edlm.sweep_config import parse_candidates
 
 MODULES = {
     "text8-bpc": "text8_bpc", "zero-shot": "zero_shot", "gen-ppl": "gen_ppl", "time": "wall_clock",
-    "ablation": "ablation", "energy": "energy_by_time",
+    "ablation": "ablation", "energy": "energy_by_time", "samplers": "samplers",
 }  # fmt: skip
 
 
@@ -40,12 +41,18 @@ class Changes:
     """w, as a list such as 0.2,1."""
     completions: str = ""
     """0 for the paper's Algorithm 1, R of at least 1 for reveal-first importance sampling; a list such as 0,1."""
+    smc: str = ""
+    """Positions of a block of sequential Monte Carlo for causal energies, 0 for none; a list such as 0,8."""
     inner: int | None = None
     """R: draws inside the logarithm of a certified bound."""
     partition_samples: int | None = None
     """n: draws behind log Z in the paper's formula."""
     energies: str = ""
     """Which energies, of ar,coar,nce."""
+    passes: str = ""
+    """samplers: network passes of a sample, denoiser and energy together, as a list such as 64,256."""
+    samplers: str = ""
+    """samplers: which, as a list such as 'mdlm, ar k=8 R=1, step k=8, causal'."""
     seed: int | None = None
     """Seeds everything that is drawn."""
     batch_size: int | None = None
@@ -59,6 +66,9 @@ class Changes:
             "candidates": lambda text: tuple(parse_candidates(text)),
             "window": lambda text: tuple(numbers("--window", text, float)),
             "completions": lambda text: tuple(numbers("--completions", text, int)),
+            "smc": lambda text: tuple(numbers("--smc", text, int)),
+            "passes": lambda text: tuple(numbers("--passes", text, int)),
+            "samplers": parse_samplers,
             "energies": lambda text: tuple(dict.fromkeys(word.strip() for word in text.split(","))),
         }
         typed = {key: value for key, value in values.items() if value not in (None, "")}
@@ -73,6 +83,7 @@ def reproduce(
     denoiser: str | None = None,
     ar: str | None = None,
     energy_model: str | None = None,
+    step_energy_model: str | None = None,
     oracle: Annotated[list[str] | None, Parameter(negative=())] = None,
     held_out: Annotated[HeldOut, Parameter(name="*")] = HeldOut(),
     files: Path | None = None,
@@ -91,8 +102,8 @@ def reproduce(
     Parameters
     ----------
     name
-        text8-bpc (table 1), zero-shot (table 2), gen-ppl (table 3), time (quality against time), ablation (k and w) or
-        energy (energies against t).
+        text8-bpc (table 1), zero-shot (table 2), gen-ppl (table 3), time (quality against time), ablation (k and w),
+        energy (energies against t), or, beyond the paper, samplers (all of ours at equal cost).
     scale
         nano: small models, minutes on two cores. paper: the paper's settings, for GPUs, with models that you name.
     denoiser
@@ -101,6 +112,8 @@ def reproduce(
         Folder or name of the autoregressive model, for a row of its own and for EDLM-AR and EDLM-coAR.
     energy_model
         Folder or name of the learned energy of EDLM-NCE.
+    step_energy_model
+        samplers: folder or name of the step energy of EDLM-step.
     oracle
         Who judges samples, as in `edlm evaluate generation`; repeat the flag for several.
     files
@@ -115,14 +128,16 @@ def reproduce(
         Print the numbers as JSON.
     """
     settings = choose_settings(name, scale, changes.given())
-    if isinstance(settings, Samples) and not settings.batch_size:
+    if isinstance(settings, Samples | Comparison) and not settings.batch_size:
         raise UserError("--batch-size must be at least 1 where samples are drawn, got 0")
     from edlm.reproduce.stage import Stage, choose_cast, show_jobs
 
     defaults = MODELS[scale]
-    typed = {"denoiser": denoiser, "ar": ar, "energy_model": energy_model, "oracle": oracle}
+    typed: dict[str, Any] = {"denoiser": denoiser, "ar": ar, "energy_model": energy_model}
+    typed |= {"step_energy_model": step_energy_model, "oracle": oracle}
+    cast = choose_cast(typed, defaults, with_steps=name == "samplers")
     stage = Stage(
-        name, scale, settings, choose_cast(typed, defaults), replace(held_out, data=held_out.data or defaults.data),
+        name, scale, settings, cast, replace(held_out, data=held_out.data or defaults.data),
         out or Path("runs/reproduce") / name, compute, files, sets, is_data_typed=bool(held_out.data),
     )  # fmt: skip
     experiment = import_module(f"edlm.reproduce.{MODULES[name]}")

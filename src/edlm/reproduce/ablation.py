@@ -10,7 +10,7 @@ from edlm.generation_report import Row, show
 from edlm.metrics import Estimate
 from edlm.paper_figures import ABLATION, ABLATION_STEPS
 from edlm.reports import Report, markdown_table
-from edlm.reproduce.sampling import Study, cells, columns, plan_samples, remarks, study
+from edlm.reproduce.sampling import Study, cells, columns, grid_of, plan_samples, remarks, study
 from edlm.reproduce.settings import Samples
 from edlm.reproduce.stage import Job, Stage
 
@@ -22,7 +22,7 @@ def plan(stage: Stage) -> list[Job]:
 
 def run(stage: Stage) -> Report:
     require_one(stage)
-    done = study(stage, with_ar=False)
+    done = study(stage, grid_of(stage, with_ar=False))
     if not any(row.energy for row in done.rows):
         raise UserError(f"{stage.name} needs an energy; name one with --ar or --energy-model")
     results = done.results | {"paper": {"steps": ABLATION_STEPS, "perplexity_by_window": ABLATION}}

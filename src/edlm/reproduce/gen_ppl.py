@@ -7,7 +7,7 @@ from pathlib import Path
 from edlm.generation_report import plot_frontier
 from edlm.paper_figures import GENERATION
 from edlm.reports import Report, markdown_table
-from edlm.reproduce.sampling import Study, cells, columns, plan_samples, remarks, study
+from edlm.reproduce.sampling import Study, cells, columns, grid_of, plan_samples, remarks, study
 from edlm.reproduce.stage import Job, Stage
 
 
@@ -16,7 +16,7 @@ def plan(stage: Stage) -> list[Job]:
 
 
 def run(stage: Stage) -> Report:
-    done = study(stage, with_ar=True, with_text=True)
+    done = study(stage, grid_of(stage, with_ar=True), with_text=True)
     results = done.results | {"paper": [asdict(row) for row in GENERATION]}
     return stage.write(table(done), remarks(done), results, partial(plot, done), left_out=done.left_out)
 

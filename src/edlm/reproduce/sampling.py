@@ -11,7 +11,7 @@ from edlm.generation_report import Row, perplexity_per, show, show_number
 from edlm.generation_study import run
 from edlm.metrics import Estimate
 from edlm.oracle import Oracle
-from edlm.reproduce.settings import Samples
+from edlm.reproduce.settings import Comparison, Samples
 from edlm.reproduce.stage import Job, Stage
 from edlm.sample_config import SampleConfig
 from edlm.study import Method, Setting, make_grid
@@ -49,7 +49,8 @@ def grid_of(stage: Stage, *, with_ar: bool) -> list[Setting]:
     base = SampleConfig(seed=settings.seed, batch_size=settings.batch_size or 16)
     specs = cast.energies(settings.energies)
     methods = setup.load_methods(cast.denoiser, specs, cast.ar if with_ar else "", stage.compute)
-    return make_grid(methods, settings.steps, settings.candidates, settings.window, base, settings.completions)
+    axes = settings.steps, settings.candidates, settings.window
+    return make_grid(methods, *axes, base, settings.completions, smc=settings.smc)
 
 
 def plan_samples(stage: Stage, *, with_ar: bool) -> list[Job]:
@@ -57,10 +58,9 @@ def plan_samples(stage: Stage, *, with_ar: bool) -> list[Job]:
     return [Job(setting.label, setting.cost * stage.settings.num) for setting in grid_of(stage, with_ar=with_ar)]
 
 
-def study(stage: Stage, *, with_ar: bool, with_text: bool = False) -> Study:
+def study(stage: Stage, grid: Sequence[Setting], *, with_text: bool = False) -> Study:
     """Draw and judge all samples; what an interrupted run had is kept. `with_text` adds a row of held-out text."""
-    assert isinstance(stage.settings, Samples)
-    grid = grid_of(stage, with_ar=with_ar)
+    assert isinstance(stage.settings, Samples | Comparison)
     first = grid[0].method
     oracles = setup.load_oracles(stage.cast.oracle, first, grid[0].config.batch_size)
     texts, about, left_out = held_out_row(stage, first) if with_text else ([], None, [])
@@ -76,7 +76,7 @@ def names_of(oracles: Sequence[Oracle]) -> list[str]:
 
 def held_out_row(stage: Stage, method: Method) -> tuple[list[dict[str, Any]], dict[str, Any] | None, list[str]]:
     """Held-out text in the place of samples, or why there is none. A typed --data is never left out."""
-    assert isinstance(stage.settings, Samples)
+    assert isinstance(stage.settings, Samples | Comparison)
     from edlm.extras import require_extra
 
     try:

@@ -4,8 +4,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from edlm.errors import UserError
+from edlm.reproduce.sampler_spec import parse_sampler
 
-Name = Literal["text8-bpc", "zero-shot", "gen-ppl", "time", "ablation", "energy"]
+Name = Literal["text8-bpc", "zero-shot", "gen-ppl", "time", "ablation", "energy", "samplers"]
 Scale = Literal["nano", "paper"]
 ENERGIES = ("ar", "coar", "nce")
 
@@ -17,6 +18,7 @@ class Models:
     denoiser: str = ""
     ar: str = ""
     energy_model: str = ""
+    step_energy_model: str = ""
     oracle: tuple[str, ...] = ()
     data: str = ""
     """Held-out text; empty for what the denoiser was trained with."""
@@ -24,7 +26,12 @@ class Models:
 
 MODELS: dict[str, Models] = {
     "nano": Models(
-        "text8-nano-denoiser", "text8-nano-ar", "text8-nano-energy", oracle=("ar:text8-nano-oracle",), data="text8"
+        denoiser="text8-nano-denoiser",
+        ar="text8-nano-ar",
+        energy_model="text8-nano-energy",
+        step_energy_model="text8-nano-step-energy",
+        oracle=("ar:text8-nano-oracle",),
+        data="text8",
     ),
     "paper": Models(oracle=("hf:gpt2",)),
 }
@@ -63,6 +70,8 @@ class Samples:
     window: tuple[float, ...] = (1.0,)
     completions: tuple[int, ...] = (0,)
     """0 is the paper's Algorithm 1, R of at least 1 reveal-first importance sampling."""
+    smc: tuple[int, ...] = (0,)
+    """Positions of a block of sequential Monte Carlo, for causal energies; 0 is none."""
     seed: int = 0
     batch_size: int = 16
     """Samples drawn at once: matters for the time alone."""
@@ -83,7 +92,30 @@ class Energies:
     energies: tuple[str, ...] = ("nce", "ar", "coar")
 
 
-Settings = Likelihoods | Samples | Energies
+@dataclass(frozen=True)
+class Comparison:
+    """Beyond the paper: every sampler with as many steps as a number of network passes buys."""
+
+    num: int
+    """Samples of each setting."""
+    passes: tuple[int, ...]
+    """Passes of a sample through denoiser and energy together."""
+    steps: tuple[int, ...]
+    """T of the plain denoiser, with which all are compared."""
+    max_blocks: int
+    """Evenly spaced blocks of held-out text behind the certified bits; 0 means all."""
+    samplers: tuple[str, ...] = (
+        "mdlm", "mdlm first-hitting", "mdlm order=confidence", "mdlm order=entropy:1", "mdlm order=remask-cap:0.05",
+        "ar k=2 w=0.2", "ar k=8", "ar k=8 R=1", "ar k=16 R=1 ess=1.5 b=8", "ar k=8 smc=8", "ar k=16 smc=1",
+        "coar k=8", "coar k=8 R=1", "coar k=16 smc=1", "nce k=8", "nce k=8 R=1", "step k=8", "causal", "drafts g=2",
+    )  # fmt: skip
+    inner: int = 4
+    """R: draws inside the logarithm of the certified bound."""
+    seed: int = 0
+    batch_size: int = 16
+
+
+Settings = Likelihoods | Samples | Energies | Comparison
 
 SCALES: dict[str, dict[str, Settings]] = {
     "text8-bpc": {
@@ -111,6 +143,10 @@ SCALES: dict[str, dict[str, Settings]] = {
         ),
     },
     "energy": {"nano": Energies(max_blocks=32), "paper": Energies(max_blocks=1024)},
+    "samplers": {
+        "nano": Comparison(num=16, passes=(16, 64), steps=(16, 32, 64, 128, 256), max_blocks=32),
+        "paper": Comparison(num=256, passes=(256, 1024), steps=(256, 512, 1024, 2048), max_blocks=256, inner=16),
+    },
 }  # fmt: skip
 
 
@@ -133,12 +169,14 @@ def check(key: str, value: Any) -> None:
     least = {"num": 1, "max_blocks": 0, "batch_size": 0, "inner": 1, "partition_samples": 1, "seed": 0}
     if key in least and value < least[key]:
         raise UserError(f"{flag(key)} must be at least {least[key]}, got {value}")
-    for steps in value if key == "steps" else ():
-        if steps < 1:
-            raise UserError(f"--steps must be at least 1, got {steps}")
-    for completions in value if key == "completions" else ():
-        if completions < 0:
-            raise UserError(f"--completions must be at least 0, got {completions}")
+    for count in value if key in ("steps", "passes") else ():
+        if count < 1:
+            raise UserError(f"{flag(key)} must be at least 1, got {count}")
+    for spec in value if key == "samplers" else ():
+        parse_sampler(spec)
+    for count in value if key in ("completions", "smc") else ():
+        if count < 0:
+            raise UserError(f"{flag(key)} must be at least 0, got {count}")
     for window in value if key == "window" else ():
         if not 0 <= window <= 1:
             raise UserError(f"--window must be between 0 and 1, got {window:g}")

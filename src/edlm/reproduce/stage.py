@@ -17,6 +17,7 @@ from edlm.reports import Report, write_report
 from edlm.reproduce.settings import Models, Settings
 
 NONE = "none"
+MODELS = ("denoiser", "ar", "energy_model", "oracle")
 
 
 @dataclass(frozen=True)
@@ -26,32 +27,38 @@ class Cast:
     denoiser: str
     ar: str
     energy_model: str
+    step_energy_model: str
     oracle: tuple[str, ...]
     absent: Mapping[str, str] = field(default_factory=dict)
     """Flag to the reason why its model takes no part."""
+    uses: tuple[str, ...] = MODELS
+    """The models that the experiment has rows for."""
 
     def energies(self, kinds: Sequence[str]) -> list[str]:
         """The energies of these kinds whose model is there, as `edlm sample` names them."""
-        named = {"ar": self.ar, "coar": self.ar, "nce": self.energy_model}
+        named = {"ar": self.ar, "coar": self.ar, "nce": self.energy_model, "step": self.step_energy_model}
         return [f"{kind}:{named[kind]}" for kind in kinds if named[kind]]
 
     def left_out(self) -> list[str]:
         rows = {
             "denoiser": "MDLM and EDLM", "ar": "AR, EDLM-AR and EDLM-coAR", "energy_model": "EDLM-NCE",
-            "oracle": "perplexity of samples",
+            "step_energy_model": "EDLM-step", "oracle": "perplexity of samples",
         }  # fmt: skip
-        return [f"Left out: {rows[flag]} ({reason})" for flag, reason in self.absent.items()]
+        return [f"Left out: {rows[flag]} ({reason})" for flag, reason in self.absent.items() if flag in self.uses]
 
 
-def choose_cast(typed: dict[str, Any], defaults: Models) -> Cast:
-    """The models that are there. One that was named on the command line is never left out; `none` leaves one out."""
+def choose_cast(typed: dict[str, Any], defaults: Models, *, with_steps: bool = False) -> Cast:
+    """The models that are there. One that was named on the command line is never left out; `none` leaves one out.
+
+    `with_steps` if the experiment has rows for step energies too.
+    """
     absent: dict[str, str] = {}
-    names = {
-        key: _choose(key, typed[key], getattr(defaults, key), absent) for key in ("denoiser", "ar", "energy_model")
-    }
+    own = [key for key in typed if key != "oracle"]
+    names = {key: _choose(key, typed[key], getattr(defaults, key), absent) for key in own}
     oracles = [_choose("oracle", spec, "", absent) for spec in typed["oracle"] or ()]
     oracles = oracles or [_choose("oracle", None, spec, absent) for spec in defaults.oracle]
-    return Cast(**names, oracle=tuple(filter(None, oracles)), absent=absent)
+    uses = (*MODELS, "step_energy_model") if with_steps else MODELS
+    return Cast(**names, oracle=tuple(filter(None, oracles)), absent=absent, uses=uses)
 
 
 def _choose(key: str, typed: str | None, default: str, absent: dict[str, str]) -> str:
@@ -99,17 +106,17 @@ class Stage:
 
     def write(
         self, table: str, remarks: Sequence[str], results: dict[str, Any], plot: Callable[[Path], None], *,
-        left_out: Sequence[str] = (), quotes: bool = True,
+        left_out: Sequence[str] = (), quotes: bool = True, more: Mapping[str, Callable[[Path], None]] | None = None,
     ) -> Report:  # fmt: skip
-        """The three files of the experiment, and what is printed; `quotes` if the paper's figures are in it."""
+        """The files of the experiment, and what is printed; `quotes` if the paper's figures are in it, `more` plots."""
         about = {
             "experiment": self.name, "scale": self.scale, "settings": asdict(self.settings),
-            "models": {key: getattr(self.cast, key) for key in ("denoiser", "ar", "energy_model", "oracle")},
+            "models": {key: getattr(self.cast, key) for key in self.cast.uses},
             "left_out": [*self.cast.left_out(), *left_out], "paper_source": SOURCE,
         }  # fmt: skip
         notes = [*remarks, *([REMARK] if quotes else []), *about["left_out"]]
         text = f"{table}\n" + "".join(f"- {note}\n" for note in notes)
-        return write_report(self.out, text, about | results, {f"{self.name}.png": plot})
+        return write_report(self.out, text, about | results, {f"{self.name}.png": plot, **(more or {})})
 
 
 @dataclass(frozen=True)

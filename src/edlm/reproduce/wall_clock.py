@@ -18,7 +18,7 @@ from edlm.generation_report import Row, named_once, show
 from edlm.metrics import Estimate
 from edlm.paper_figures import SPEEDUP
 from edlm.reports import Report, markdown_table
-from edlm.reproduce.sampling import Study, cells, columns, plan_samples, remarks, study
+from edlm.reproduce.sampling import Study, cells, columns, grid_of, plan_samples, remarks, study
 from edlm.reproduce.stage import Job, Stage
 
 MOST_ENTROPY = 0.05
@@ -55,7 +55,7 @@ def plan(stage: Stage) -> list[Job]:
 
 
 def run(stage: Stage) -> Report:
-    done = study(stage, with_ar=True)
+    done = study(stage, grid_of(stage, with_ar=True))
     found = [{name: speedup_of(done, row, name) for name in done.oracles} for row in done.rows]
     results = done.results | {"paper": asdict(SPEEDUP), "rule": RULE}
     for told, speeds in zip(results["rows"], found, strict=True):
