@@ -444,6 +444,57 @@ def drawn_again(run, threshold):
         yield p * chance, z * total / K, tuple(texts[a] for a in ancestors), (1.0,) * K
 
 
+def lookahead_law(xt, denoiser, background, causal, K, strength, threshold, V, *, carries_over=False):
+    """The same for particles that a causal model writes, one position at a time, while the denoiser looks ahead.
+
+    `causal(x, i)` is p_AR of the token at i; what is lent at masked positions is paid at the next known one, or in the
+    end.
+    """
+    L = len(xt)
+    runs = [(1.0, 1.0, ((),) * K, (1.0,) * K, (1.0,) * K)]  # probability, estimate, texts, weights, credit
+    for i in range(L):
+        new_runs = []
+        for p, z, texts, weights, credit in runs:
+            for p2, texts2, weights2, credit2 in written(i, xt, denoiser, background, causal, strength, V, carries_over,
+                                                         texts, weights, credit):  # fmt: skip
+                new_runs.append((p * p2, z, texts2, weights2, credit2))
+        runs, goes_on = [], any(not carries_over or xt[j] == V for j in range(i + 1, L))
+        for p, z, texts, weights, credit in new_runs:
+            total = sum(weights)
+            if not goes_on or total**2 / sum(w * w for w in weights) >= threshold * K:
+                runs.append((p, z, texts, weights, credit))
+                continue
+            for a in itertools.product(range(K), repeat=K):
+                chance = math.prod(weights[j] / total for j in a)
+                runs.append(
+                    (p * chance, z * total / K, tuple(texts[j] for j in a), (1.0,) * K, tuple(credit[j] for j in a))
+                )
+    law, estimate = {}, 0.0
+    for p, z, texts, weights, credit in runs:
+        paid = [w / c for w, c in zip(weights, credit, strict=True)]
+        estimate += p * z * sum(paid) / K
+        for x, w in zip(texts, paid, strict=True):
+            law[x] = law.get(x, 0) + p * w / sum(paid)
+    return law, estimate
+
+
+def written(i, xt, denoiser, background, causal, strength, V, carries_over, texts, weights, credit):
+    """Every way in which K particles can go on at position i: (probability, texts, weights, credit)."""
+    if xt[i] != V:
+        after = tuple((*x, xt[i]) for x in texts)
+        factor = [1.0 if carries_over else causal(x, i) for x in after]
+        weights = tuple(w * f / c for w, f, c in zip(weights, factor, credit, strict=True))
+        yield 1.0, after, weights, (1.0,) * len(texts)
+        return
+    lent = [(denoiser[xt][i, token] / background[token]) ** strength for token in range(V)]
+    scores = [[causal((*x, token), i) * lent[token] for token in range(V)] for x in texts]
+    weights = tuple(w * sum(score) for w, score in zip(weights, scores, strict=True))
+    for tokens in itertools.product(range(V), repeat=len(texts)):
+        chance = math.prod(score[token] / sum(score) for score, token in zip(scores, tokens, strict=True))
+        after = tuple((*x, token) for x, token in zip(texts, tokens, strict=True))
+        yield chance, after, weights, tuple(c * lent[token] for c, token in zip(credit, tokens, strict=True))
+
+
 # --- adaptive effort
 
 

@@ -119,7 +119,7 @@ def test_settings_name_it_and_results_say_so():
 
     denoiser, energy = tiny_denoiser().eval(), AutoregressiveEnergy(tiny_autoregressive().eval())
     config = LikelihoodConfig(steps=4, candidates=3, completions=2)
-    law = make_law(config, energy)
+    law = make_law(config, energy, denoiser)
     assert isinstance(law, RevealFirst) and (law.num_candidates, law.completions) == (3, 2)
     score = make_score(denoiser, config, energy)
     assert score.quantity == "upper bound of the reveal-first sampler, R = 2, T = 4, k = 3, w = 1"

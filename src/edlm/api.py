@@ -27,6 +27,7 @@ class SampleOptions(TypedDict, total=False):
     candidates: int
     completions: int
     smc: int
+    lookahead: float
     ess: float
     budget: int
     window: float
@@ -48,6 +49,7 @@ class ScoreOptions(TypedDict, total=False):
     candidates: int | None
     completions: int
     smc: int
+    lookahead: float
     ess: float
     window: float
     inner: int

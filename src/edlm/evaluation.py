@@ -31,6 +31,7 @@ from edlm.likelihood import (
     trajectory_nll,
 )
 from edlm.likelihood_config import LikelihoodConfig
+from edlm.lookahead import look_ahead
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.masked_lm import AnyDenoiser
 from edlm.order import Confidence, EntropyBound, Remasking, make_order
@@ -95,6 +96,8 @@ class Likelihood:
     precision: str
     smc: int | None = None
     """Positions of a block of sequential Monte Carlo."""
+    lookahead: float | None = None
+    """How strongly its particles look ahead."""
     ess: float | None = None
     """Effective number of candidates at which an adaptive step stops."""
     order: str | None = None
@@ -109,7 +112,7 @@ def make_score(model: AnyDenoiser | Autoregressive, config: LikelihoodConfig, en
         return Score(lambda x0, index, given=None: autoregressive_nll(model, x0, is_given=given), "exact NLL")
     if config.protocol == "paper" and energy is not None:
         return _paper_score(model, config, energy)
-    law = make_law(config, energy) if energy is not None else None
+    law = make_law(config, energy, model) if energy is not None else None
     steps = config.num_steps(with_energy=law is not None)
     seed, inner, order = config.seed, config.inner, make_order(config.order)
     about, uses = _about(config, law, steps)
@@ -152,12 +155,13 @@ def make_score(model: AnyDenoiser | Autoregressive, config: LikelihoodConfig, en
     )
 
 
-def make_law(config: LikelihoodConfig, energy: Energy) -> Law:
+def make_law(config: LikelihoodConfig, energy: Energy, model: AnyDenoiser) -> Law:
     """What the steps of the sampler draw from: one of k candidates, or the model itself."""
     if config.candidates is not None:
         return make_correction(
-            energy, config.candidates, config.window, completions=config.completions, smc=config.smc, ess=config.ess
-        )
+            energy, config.candidates, config.window, completions=config.completions, smc=config.smc, ess=config.ess,
+            ahead=look_ahead(model, config.lookahead),
+        )  # fmt: skip
     return Ideal(energy, config.window, config.partition_samples)
 
 
@@ -178,6 +182,8 @@ def _about(config: LikelihoodConfig, law: Law | None, steps: int | None) -> tupl
             kind, uses = f"reveal-first sampler, R = {law.completions}", (*uses, "completions")
         if isinstance(law, SequentialMonteCarlo):
             kind, uses = f"sequential Monte Carlo sampler, blocks of {law.block}", (*uses, "smc")
+            if law.ahead is not None:
+                kind, uses = f"{kind}, lookahead {law.ahead.strength:g}", (*uses, "lookahead")
         if isinstance(law, Adaptive):
             number, uses = f"k up to {law.num_candidates} until the ESS is {law.target:g}", (*uses, "ess")
         return f"upper bound of the {kind}, {length}, {number}, w = {law.window:g}", uses
@@ -242,7 +248,7 @@ def summarise(
     low = mean_and_error(column["lower"]) if "lower" in column else (None, None)
     steps = config.num_steps(with_energy="candidates" in score.uses)
     settings = asdict(config) | {"steps": steps}
-    names = ("order", "steps", "candidates", "completions", "smc", "window", "inner", "partition_samples")
+    names = ("order", "steps", "candidates", "completions", "smc", "lookahead", "window", "inner", "partition_samples")
     return Likelihood(
         bits=mean,
         standard_error=error,

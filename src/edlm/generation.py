@@ -14,6 +14,7 @@ from edlm import causal_sampler, sampler, speculative
 from edlm.correction import make_correction
 from edlm.energy import Energy
 from edlm.errors import UserError
+from edlm.lookahead import look_ahead
 from edlm.models.autoregressive import Autoregressive
 from edlm.models.masked_lm import AnyDenoiser
 from edlm.order import make_order
@@ -103,7 +104,7 @@ def trajectory(
         assert not isinstance(helper, Drafts)
         importance = make_correction(
             helper, config.candidates, config.window, config.weight_temperature, config.completions,
-            smc=config.smc, ess=config.ess, budget=config.budget,
+            smc=config.smc, ess=config.ess, budget=config.budget, ahead=look_ahead(model, config.lookahead),
         )  # fmt: skip
     if config.first_hitting:
         return sampler.first_hitting(state, model, temperature=config.temperature, importance=importance)

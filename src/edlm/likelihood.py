@@ -271,7 +271,8 @@ class RevealStep:
 
         A run takes a completion with probability p_theta w E[1 / Z_hat], the expectation over runs in which that
         completion is one of the particles and is never given up (Andrieu et al. 2010). With blocks as long as the text
-        this is k w_1 / (w_1 + ... + w_k) again.
+        this is k w_1 / (w_1 + ... + w_k) again. Where what stays masked is drawn from another q than p_theta, as with
+        lookahead, w_1 is p_theta w over p_theta on S and q elsewhere.
         """
         (B, L), generators = self.xt.shape, [make_generator(*key, CLAMPED) for key in self.keys]
         at = Step(predictions, self.xt, self.t, self.is_revealed, self.mask_id, generators)
@@ -280,7 +281,7 @@ class RevealStep:
         for _ in range(inner):
             uniform = rand((B, law.num_candidates, L), generators, device=self.xt.device)
             end = law.run(at, uniform, first=clamped)
-            log_ratio.append(end.log_path[:, 0] - end.log_z)
+            log_ratio.append(end.log_ratio[:, 0] - end.log_z)
         return lower_bound(torch.stack(log_ratio, dim=-1))
 
     def _log_z_from_above(self, predictions: Predictions, law: Ideal) -> Tensor:

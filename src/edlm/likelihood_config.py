@@ -25,6 +25,8 @@ class LikelihoodConfig:
     """R: 0 weighs whole completions (the paper's Algorithm 1); 1 or more weighs candidates for what a step reveals, each with R completions that all share (reveal-first)."""  # noqa: E501
     smc: int = 0
     """0, or the positions of a block of sequential Monte Carlo, as in `edlm sample`."""
+    lookahead: float = 0.0
+    """With smc: how strongly the denoiser tells the causal model what is coming, as in `edlm sample`; 0 for particles from the denoiser."""  # noqa: E501
     ess: float = 0.0
     """0 for k candidates in every step, or the effective number of candidates that is enough: a step then doubles theirs until it is reached, up to k."""  # noqa: E501
     window: float = 1.0
@@ -50,6 +52,7 @@ class LikelihoodConfig:
             "seed": 0,
             "completions": 0,
             "smc": 0,
+            "lookahead": 0,
             "ess": 0,
         }
         for name, smallest in least.items():
@@ -63,6 +66,10 @@ class LikelihoodConfig:
             raise UserError("the ideal sampler has no completions; leave them out, or name a number of candidates")
         if self.smc and (self.completions or self.ess or self.candidates is None):
             raise UserError("smc needs a number of candidates, no completions and no ess")
+        if self.lookahead and not self.smc:
+            raise UserError(
+                f"lookahead {self.lookahead:g} is for sequential Monte Carlo; name its block, such as smc 1"
+            )
         if self.ess and self.candidates is None:
             raise UserError("the ideal sampler has no ess to reach; leave it out, or name a number of candidates")
         if self.trajectories and not self.steps:

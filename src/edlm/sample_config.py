@@ -22,6 +22,8 @@ class SampleConfig:
     """R: 0 weighs whole completions (the paper's Algorithm 1); 1 or more weighs candidates for what a step reveals, each with R completions that all share (reveal-first)."""  # noqa: E501
     smc: int = 0
     """0, or the positions of a block of sequential Monte Carlo: the candidates then advance from left to right under an AR or coAR energy, and bad ones are given up after any block."""  # noqa: E501
+    lookahead: float = 0.0
+    """With smc: 0 draws the particles from the denoiser; above 0 the causal model writes them, and this is how strongly the denoiser tells it what is coming (1 is a good value)."""  # noqa: E501
     ess: float = 0.0
     """0 for k candidates in every step, or the effective number of candidates that is enough: a step then doubles theirs until it is reached, up to k."""  # noqa: E501
     budget: int = 0
@@ -45,7 +47,7 @@ class SampleConfig:
 
     def __post_init__(self) -> None:
         least = {"steps": 1, "candidates": 1, "batch_size": 1}
-        least |= dict.fromkeys(("first", "completions", "smc", "ess", "budget"), 0)
+        least |= dict.fromkeys(("first", "completions", "smc", "lookahead", "ess", "budget"), 0)
         for name, smallest in least.items():
             if getattr(self, name) < smallest:
                 raise UserError(f"{name.replace('_', '-')} must be at least {smallest}, got {getattr(self, name)}")
@@ -57,6 +59,10 @@ class SampleConfig:
             raise UserError(f"first-hitting reveals in an order of its own; leave out order {self.order}")
         if self.smc and (self.completions or self.ess):
             raise UserError("smc weighs whole completions of k particles; leave out completions and ess, or smc")
+        if self.lookahead and not self.smc:
+            raise UserError(
+                f"lookahead {self.lookahead:g} is for sequential Monte Carlo; name its block, such as smc 1"
+            )
         if self.budget and not self.ess:
             raise UserError(f"budget {self.budget} is for adaptive effort; name the ess that is enough, such as 1.5")
         if not 0 <= self.window <= 1:

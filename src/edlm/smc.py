@@ -11,10 +11,12 @@ all the weight. Here K particles read block after block with a cache of keys and
 of what they have so far falls below a threshold, K new ones are drawn among them by weight, and all go on with weight
 one. Each reads every position once, so K particles cost what K candidates cost. The product of the mean weights
 at these moments is an unbiased estimate of Z(xt), at every K; with K to infinity the particle that is taken in the end
-follows the energy-based model, and one particle alone is the denoiser.
+follows the energy-based model, and one particle alone is the denoiser. The particles' tokens come from a `Source`: the
+denoiser, all at once, or the causal model, one after the other, with the denoiser looking ahead (`lookahead`).
 """
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -22,10 +24,10 @@ from torch import Tensor
 from edlm.energy import AutoregressiveEnergy, CarryOverEnergy
 from edlm.errors import UserError
 from edlm.importance import Candidates, ImportanceSampling, Step, effective_sample_size
-from edlm.models.autoregressive import Autoregressive, CausalLike
-from edlm.models.transformer import Cache
+from edlm.lookahead import LookAhead, Writing
+from edlm.particles import Particles, Reader, begin
 from edlm.partition import lower_bound
-from edlm.randomness import draw, rand
+from edlm.randomness import rand
 
 CACHED_TOKENS = 1 << 14
 """Tokens whose keys and values are kept at a time; more sequences than fit take turns."""
@@ -38,6 +40,8 @@ class SequentialMonteCarlo(ImportanceSampling):
     block: int = 8
     threshold: float = 0.5
     """They are drawn again when their effective number falls below this share of K."""
+    ahead: LookAhead | None = None
+    """Who tells particles what is coming while the causal model writes them; None draws them from the denoiser."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,113 +64,71 @@ class SequentialMonteCarlo(ImportanceSampling):
         """
         is_masked = at.xt == at.mask_id
         (B, K, L), blocks = uniform.shape, -(-uniform.shape[2] // self.block)
-        x0, log_q = propose_each(at, uniform, first)
+        counts = is_masked if isinstance(self.energy, CarryOverEnergy) else torch.ones_like(is_masked)
+        source: Source
+        if self.ahead is None:
+            x0, log_q = propose_each(at, uniform, first)
+            source = Drafted(log_q, self.temperature)
+        else:
+            x0 = at.xt.unsqueeze(1).expand(B, K, L)
+            source = Writing(at, self.ahead, uniform, counts, self.temperature, first)
         numbers = rand((B, blocks, K), at.generators, device=x0.device)
         rows = torch.arange(B, device=x0.device).split(max(1, CACHED_TOKENS // (K * L)))
         parts = [
-            self._advance(begin(x0[r]), log_q[r], is_masked[r], numbers[r], keeps_first=first is not None) for r in rows
+            self._advance(begin(x0[r]), source.select(r), is_masked[r], counts[r], numbers[r], first is not None)
+            for r in rows
         ]
         return Particles(*(torch.cat(columns) for columns in zip(*(part.columns() for part in parts), strict=True)))
 
     def _advance(
-        self, particles: "Particles", log_q: Tensor, is_masked: Tensor, numbers: Tensor, *, keeps_first: bool
-    ) -> "Particles":
+        self, particles: Particles, source: "Source", is_masked: Tensor, counts: Tensor, numbers: Tensor,
+        keeps_first: bool,
+    ) -> Particles:  # fmt: skip
         """Through all positions, those before the first mask read once for all particles of a sequence."""
-        carries_over = isinstance(self.energy, CarryOverEnergy)
-        counts = is_masked if carries_over else torch.ones_like(is_masked)
         columns = is_masked.any(0).nonzero()[:, 0].tolist() or [0]
-        first, end = columns[0], columns[-1] + 1 if carries_over else is_masked.shape[1]
+        first = columns[0]
+        end = columns[-1] + 1 if isinstance(self.energy, CarryOverEnergy) else is_masked.shape[1]
         reader = Reader(self.energy.model, counts)  # type: ignore[attr-defined]
-        rows = torch.arange(len(counts), device=counts.device)
         particles = particles.weighed(reader.read(particles.x0[:, :1], 0, first) / self.temperature)
-        reader.select(rows.repeat_interleave(particles.num))
         start = first
         while start < end:
             stop = min(end, (start // self.block + 1) * self.block)
-            log_p = reader.read(particles.x0, start, stop)
-            particles = particles.weighed((log_p - log_q[..., start:stop].sum(-1)) / self.temperature)
+            particles = source.extend(particles, reader, start, stop)
             goes_on = counts[:, stop:].any(-1)  # at the end one is taken by weight, so nobody draws again
             renewed = goes_on & (effective_sample_size(particles.log_weights) < self.threshold * particles.num)
             if renewed.any():
                 ancestors = particles.ancestors(renewed, numbers[:, (stop - 1) // self.block], keeps_first)
                 particles = particles.renewed(renewed, ancestors, stop)
-                reader.select((particles.num * rows.unsqueeze(-1) + ancestors).flatten())
+                reader.follow(ancestors)
             start = stop
+        particles = particles.settled(torch.ones_like(goes_on))
         return replace(particles, log_z=particles.log_z + lower_bound(particles.log_weights))
 
 
+class Source(Protocol):
+    """Where the tokens of particles come from."""
+
+    def select(self, rows: Tensor) -> "Source":
+        """That of some sequences."""
+
+    def extend(self, particles: Particles, reader: Reader, start: int, stop: int) -> Particles:
+        """The particles after the positions from `start` to `stop`, with their weights."""
+
+
 @dataclass(frozen=True)
-class Particles:
-    """K candidates of each of B sequences on their way."""
+class Drafted:
+    """Tokens that the denoiser drew before anything was read."""
 
-    x0: Tensor
-    """(B, K, L)"""
-    log_weights: Tensor
-    """(B, K) since they were last drawn again."""
-    log_path: Tensor
-    """(B, K) of the whole path so far: in the end minus the energy over the temperature."""
-    log_z: Tensor
-    """(B,) logarithm of the estimate of Z from before they were last drawn again; in the end, of all."""
+    log_q: Tensor
+    """(B, K, L) log p_theta of each, 0 where it is known."""
+    temperature: float
 
-    @property
-    def num(self) -> int:
-        return self.x0.shape[1]
+    def select(self, rows: Tensor) -> "Drafted":
+        return replace(self, log_q=self.log_q[rows])
 
-    def columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.x0, self.log_weights, self.log_path, self.log_z
-
-    def weighed(self, increment: Tensor) -> "Particles":
-        """After a block with this log-weight, (B, K) or the same for all (B, 1)."""
-        return replace(self, log_weights=self.log_weights + increment, log_path=self.log_path + increment)
-
-    def ancestors(self, renewed: Tensor, numbers: Tensor, keeps_first: bool) -> Tensor:
-        """Whose place each takes (B, K): independent draws by weight where `renewed` (B,), elsewhere its own."""
-        drawn = draw(torch.log_softmax(self.log_weights, dim=-1), numbers)
-        if keeps_first:
-            drawn[:, 0] = 0
-        own = torch.arange(self.num, device=drawn.device)
-        return torch.where(renewed.unsqueeze(-1), drawn, own)
-
-    def renewed(self, which: Tensor, ancestors: Tensor, stop: int) -> "Particles":
-        """With the first `stop` tokens of their ancestors; what comes after is independent of them and stays."""
-        x0 = self.x0.clone()
-        x0[..., :stop] = x0[..., :stop].gather(1, ancestors.unsqueeze(-1).expand(-1, -1, stop))
-        log_w = self.log_weights.masked_fill(which.unsqueeze(-1), 0)
-        log_z = self.log_z + lower_bound(self.log_weights).masked_fill(~which, 0)
-        return Particles(x0, log_w, self.log_path.gather(1, ancestors), log_z)
-
-
-def begin(x0: Tensor) -> Particles:
-    """Before anything is read: weight one."""
-    zeros = torch.zeros(x0.shape[:2], dtype=torch.float64, device=x0.device)
-    return Particles(x0, zeros, zeros, zeros[:, 0])
-
-
-class Reader:
-    """A causal model that reads candidates (B, k, L) block by block and remembers what it read, if it can."""
-
-    def __init__(self, model: CausalLike, counts: Tensor) -> None:
-        """Only the positions of `counts` (B, L) enter the sums."""
-        self.model, self.counts = model, counts
-        self.cache = Cache() if isinstance(model, Autoregressive) else None
-
-    def read(self, x0: Tensor, start: int, stop: int) -> Tensor:
-        """log p of the tokens from `start` to `stop`, given all before them: (B, k) float64."""
-        (B, k, _), counts = x0.shape, self.counts[:, start:stop]
-        if start == stop:
-            return torch.zeros(B, k, dtype=torch.float64, device=x0.device)
-        x, where = x0[..., :stop].reshape(B * k, stop), counts.repeat_interleave(k, dim=0)
-        if isinstance(self.model, Autoregressive):
-            previous = x[:, start - 1] if start else None
-            values = self.model(x[:, start:], where, cache=self.cache, previous=previous)
-        else:  # no cache: the text is read again from its beginning
-            values = self.model(x)[:, start:] * where
-        return values.double().sum(-1).view(B, k)
-
-    def select(self, rows: Tensor) -> None:
-        """Go on with some of the rows read so far, which may repeat."""
-        if self.cache is not None:
-            self.cache = self.cache.select(rows)
+    def extend(self, particles: Particles, reader: Reader, start: int, stop: int) -> Particles:
+        log_p = reader.read(particles.x0, start, stop)
+        return particles.weighed((log_p - self.log_q[..., start:stop].sum(-1)) / self.temperature)
 
 
 def propose_each(at: Step, uniform: Tensor, first: Tensor | None) -> tuple[Tensor, Tensor]:

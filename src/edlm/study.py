@@ -25,7 +25,7 @@ from edlm.sample_config import SampleConfig
 from edlm.speculative import Drafts
 from edlm.tokenization import Tokenizer
 
-OF_THE_ENERGY = ("candidates", "completions", "smc", "ess", "budget", "window", "weight_temperature")
+OF_THE_ENERGY = ("candidates", "completions", "smc", "lookahead", "ess", "budget", "window", "weight_temperature")
 """Settings that mean nothing without an energy."""
 
 
@@ -77,6 +77,7 @@ class Setting:
             words += ["reveal-first"] if config.completions else []
             words += [f"R={config.completions}"] if config.completions > 1 else []
             words += [f"smc={config.smc}"] if config.smc else []
+            words += [f"lookahead={config.lookahead:g}"] if config.lookahead else []
             words += [f"ess={config.ess:g}"] if config.ess else []
             words += [f"budget={config.budget}"] if config.budget else []
         words += ["first-hitting"] if config.first_hitting else []
@@ -116,19 +117,21 @@ class Setting:
 def make_grid(
     methods: Sequence[Method], steps: Sequence[int], candidates: Sequence[int], windows: Sequence[float],
     base: SampleConfig, completions: Sequence[int] = (0,), *, smc: Sequence[int] = (0,), ess: Sequence[float] = (0.0,),
-    orders: Sequence[str] = ("uniform",),
+    orders: Sequence[str] = ("uniform",), lookahead: Sequence[float] = (0.0,),
 ) -> list[Setting]:  # fmt: skip
     """All settings: every method with every number of steps; candidates and window only where there is an energy.
 
     Kinds of importance sampling that exclude each other, or that an energy cannot have, are left out.
     """
-    grid, plain = [], replace(base, completions=0, smc=0, ess=0.0, budget=0)
+    grid, plain = [], replace(base, completions=0, smc=0, lookahead=0.0, ess=0.0, budget=0)
     for method in methods:
         configs = [plain]
         if method.energy is not None:
             configs = [
-                replace(base, candidates=k, completions=R, smc=b, ess=e, window=w, budget=base.budget if e else 0)
-                for (R, b, e), k, w in product(kinds_of(method.energy, completions, smc, ess), candidates, windows)
+                replace(base, candidates=k, window=w, budget=base.budget if kind["ess"] else 0, **kind)
+                for kind, k, w in product(
+                    kinds_of(method.energy, completions, smc, ess, lookahead), candidates, windows
+                )
             ]
         if method.is_causal:
             grid += [Setting(method, replace(config, order="uniform")) for config in configs]
@@ -139,15 +142,20 @@ def make_grid(
 
 
 def kinds_of(
-    energy: Energy, completions: Sequence[int], smc: Sequence[int], ess: Sequence[float]
-) -> list[tuple[int, int, float]]:
-    """Completions, smc and ess of every kind of importance sampling that there is for an energy.
+    energy: Energy, completions: Sequence[int], smc: Sequence[int], ess: Sequence[float], lookahead: Sequence[float]
+) -> list[dict[str, Any]]:
+    """The settings of every kind of importance sampling that there is for an energy.
 
     A step energy reads no completions, so it is there once whatever they are; only causal energies come in pieces.
     """
     shared = (0,) if judges_steps(energy) else completions
     blocks = smc if isinstance(energy, AutoregressiveEnergy | CarryOverEnergy) else (0,)
-    return [(R, b, e) for R, b, e in product(shared, blocks, ess) if not (b and (R or e))]
+    return [
+        {"completions": R, "smc": b, "ess": e, "lookahead": ahead}
+        for R, b, e in product(shared, blocks, ess)
+        for ahead in (lookahead if b else (0.0,))
+        if not (b and (R or e))
+    ]
 
 
 def file_name(setting: Setting) -> str:

@@ -54,6 +54,10 @@ class Predictions:
         """In nats, of each position's distribution: (N,) float64."""
         return torch.cat([torch.special.entr(log_probs.double().exp()).sum(-1) for _, log_probs in self._pieces()])
 
+    def log_probs(self) -> Tensor:
+        """All of it: (N, V). For a few positions at a time."""
+        return self.log_probs_of_rows(self.rows)
+
     def select(self, keep: Tensor) -> "Predictions":
         """Those of some positions: a boolean mask (N,) or indices."""
         return replace(self, rows=self.rows[keep])

@@ -33,6 +33,7 @@ def generation(
     window: str = "1",
     completions: str = "0",
     smc: str = "0",
+    lookahead: str = "0",
     ess: str = "0",
     budget: int = 0,
     order: str = "uniform",
@@ -73,6 +74,9 @@ def generation(
         0 for the paper's Algorithm 1, R of at least 1 for reveal-first importance sampling; a list such as 0,1.
     smc
         Positions of a block of sequential Monte Carlo, 0 for none; a list such as 0,8.
+    lookahead
+        With --smc: how strongly the denoiser tells the causal model what is coming, 0 to draw from the denoiser; a list
+        such as 0,1.
     ess
         Effective number of candidates that is enough, 0 to take k always; a list such as 0,1.5.
     budget
@@ -99,10 +103,11 @@ def generation(
     base = SampleConfig(length=length, temperature=temperature, seed=seed, batch_size=batch_size)
     axes = numbers("--steps", steps, int), numbers("--candidates", candidates, int), numbers("--window", window, float)
     shared = numbers("--completions", completions, int)
-    kinds = {"smc": numbers("--smc", smc, int), "ess": numbers("--ess", ess, float), "orders": order.split(",")}
+    kinds = {"smc": numbers("--smc", smc, int), "ess": numbers("--ess", ess, float), "orders": order.split(","),
+             "lookahead": numbers("--lookahead", lookahead, float)}  # fmt: skip
     if budget:
         base = replace(base, budget=budget, ess=max(kinds["ess"]))
-    fields = ("steps", "candidates", "window", "completions", "smc", "ess", "order")
+    fields = ("steps", "candidates", "window", "completions", "smc", "ess", "order", "lookahead")
     check_settings(base, dict(zip(fields, (*axes, shared, *kinds.values()), strict=True)))
     require_extras(oracle, held_out.data, out)
     if out is not None:
@@ -133,7 +138,7 @@ def check_settings(base: SampleConfig, axes: dict[str, list[Any]]) -> None:
     """Refuse what cannot be sampled with, before anything is loaded."""
     plain = replace(base, budget=0, ess=0.0)
     for name, value in ((name, value) for name, values in axes.items() for value in values):
-        replace(plain, **{name: value})
+        replace(plain, **({"smc": max(axes["smc"])} if name == "lookahead" else {}), **{name: value})
 
 
 def numbers(flag: str, text: str, kind: Callable[[str], Any]) -> list[Any]:

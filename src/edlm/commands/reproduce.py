@@ -43,6 +43,8 @@ class Changes:
     """0 for the paper's Algorithm 1, R of at least 1 for reveal-first importance sampling; a list such as 0,1."""
     smc: str = ""
     """Positions of a block of sequential Monte Carlo for causal energies, 0 for none; a list such as 0,8."""
+    lookahead: str = ""
+    """With --smc: how strongly the denoiser tells the causal model what is coming, 0 to draw from the denoiser."""
     inner: int | None = None
     """R: draws inside the logarithm of a certified bound."""
     partition_samples: int | None = None
@@ -67,6 +69,7 @@ class Changes:
             "window": lambda text: tuple(numbers("--window", text, float)),
             "completions": lambda text: tuple(numbers("--completions", text, int)),
             "smc": lambda text: tuple(numbers("--smc", text, int)),
+            "lookahead": lambda text: tuple(numbers("--lookahead", text, float)),
             "passes": lambda text: tuple(numbers("--passes", text, int)),
             "samplers": parse_samplers,
             "energies": lambda text: tuple(dict.fromkeys(word.strip() for word in text.split(","))),

@@ -85,7 +85,7 @@ class Cache:
         if stop > self._layers[layer][0].shape[2]:
             room = max(stop, 2 * start) - start
             self._layers[layer] = tuple(F.pad(old[:, :, :start], (0, 0, 0, room)) for old in self._layers[layer])  # type: ignore[assignment]
-        keys, values = self._layers[layer]
+        keys, values = (kept[: len(k)] for kept in self._layers[layer])
         keys[:, :, start:stop], values[:, :, start:stop] = k, v
         self._lengths[layer] = stop
         return keys[:, :, :stop], values[:, :, :stop]
@@ -97,6 +97,26 @@ class Cache:
     def forget(self, length: int) -> None:
         """Go back to when only the first `length` positions had been read."""
         self._lengths = [min(length, n) for n in self._lengths]
+
+    def branch(self, rows: Tensor) -> Tensor:
+        """Make the next batch go on from `rows` (n,), which are sorted and may repeat: where each of them now is (n,).
+
+        The first to go on from a row stays in its place if it can. Only the others are copied, into places that are
+        free: with many rows of few ancestors most of the work of `select` is saved.
+        """
+        if not self._layers:
+            return torch.arange(len(rows), device=rows.device)
+        stays = (rows < len(rows)) & (rows != torch.cat([rows.new_tensor([-1]), rows[:-1]]))
+        is_free = torch.ones_like(stays).index_fill(0, rows[stays], False)
+        places = rows.masked_scatter(~stays, is_free.nonzero())
+        for layer, length in enumerate(self._lengths):
+            missing = len(rows) - len(self._layers[layer][0])
+            if missing > 0:
+                room = (0, 0, 0, 0, 0, 0, 0, max(missing, len(self._layers[layer][0])))
+                self._layers[layer] = tuple(F.pad(kept, room) for kept in self._layers[layer])  # type: ignore[assignment]
+            for kept in self._layers[layer]:
+                kept[places[~stays], :, :length] = kept[rows[~stays], :, :length]
+        return places
 
     def select(self, rows: Tensor) -> "Cache":
         """A copy for some rows of the batch, which may repeat."""

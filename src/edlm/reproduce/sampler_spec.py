@@ -12,7 +12,7 @@ ENERGIES = ("ar", "coar", "nce", "step")
 KINDS = (PLAIN, *ENERGIES, CAUSAL, DRAFTS)
 WORDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "k": ("candidates", int), "w": ("window", float), "R": ("completions", int), "smc": ("smc", int),
-    "ess": ("ess", float), "order": ("order", str),
+    "ahead": ("lookahead", float),    "ess": ("ess", float), "order": ("order", str),
 }  # fmt: skip
 FIRST_HITTING = "first-hitting"
 

@@ -155,7 +155,7 @@ def bound(stage: Stage, measuring: Evaluator, entry: Entry) -> Likelihood:
 
 def likelihood_of(config: SampleConfig, inner: int) -> LikelihoodConfig:
     """The bound that belongs to a sampler."""
-    names = ("candidates", "completions", "smc", "ess", "window", "order", "seed")
+    names = ("candidates", "completions", "smc", "lookahead", "ess", "window", "order", "seed")
     steps = 0 if config.first_hitting else config.steps
     return LikelihoodConfig(steps=steps, inner=inner, **{name: getattr(config, name) for name in names})
 

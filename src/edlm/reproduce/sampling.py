@@ -50,7 +50,7 @@ def grid_of(stage: Stage, *, with_ar: bool) -> list[Setting]:
     specs = cast.energies(settings.energies)
     methods = setup.load_methods(cast.denoiser, specs, cast.ar if with_ar else "", stage.compute)
     axes = settings.steps, settings.candidates, settings.window
-    return make_grid(methods, *axes, base, settings.completions, smc=settings.smc)
+    return make_grid(methods, *axes, base, settings.completions, smc=settings.smc, lookahead=settings.lookahead)
 
 
 def plan_samples(stage: Stage, *, with_ar: bool) -> list[Job]:

@@ -72,6 +72,8 @@ class Samples:
     """0 is the paper's Algorithm 1, R of at least 1 reveal-first importance sampling."""
     smc: tuple[int, ...] = (0,)
     """Positions of a block of sequential Monte Carlo, for causal energies; 0 is none."""
+    lookahead: tuple[float, ...] = (0.0,)
+    """With smc: how strongly the denoiser tells the causal model what is coming; 0 draws from the denoiser."""
     seed: int = 0
     batch_size: int = 16
     """Samples drawn at once: matters for the time alone."""
@@ -174,9 +176,9 @@ def check(key: str, value: Any) -> None:
             raise UserError(f"{flag(key)} must be at least 1, got {count}")
     for spec in value if key == "samplers" else ():
         parse_sampler(spec)
-    for count in value if key in ("completions", "smc") else ():
+    for count in value if key in ("completions", "smc", "lookahead") else ():
         if count < 0:
-            raise UserError(f"{flag(key)} must be at least 0, got {count}")
+            raise UserError(f"{flag(key)} must be at least 0, got {count:g}")
     for window in value if key == "window" else ():
         if not 0 <= window <= 1:
             raise UserError(f"--window must be between 0 and 1, got {window:g}")
