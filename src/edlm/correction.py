@@ -12,7 +12,7 @@ def make_correction(
     smc: int = 0, ess: float = 0.0, budget: int = 0, ahead: LookAhead | None = None,
 ) -> ImportanceSampling:  # fmt: skip
     """Algorithm 1, or reveal-first where there are completions: both with k candidates or, with a target `ess`, with as
-    many as it takes. Sequential Monte Carlo where there is a block length, and with `ahead` its particles look ahead."""
+    many as it takes. Sequential Monte Carlo where there is a block length; with `ahead` its particles look ahead."""
     if ess:
         return Adaptive(energy, candidates, window, temperature, completions, ess, budget)
     if smc:

@@ -104,8 +104,8 @@ class Reader:
         """log p of every token at a position, given all before it: (B, k, V) float64."""
         if not isinstance(self.model, Autoregressive):
             raise UserError(
-                "with lookahead the causal model writes token by token, which only an autoregressive model of edlm can do; "
-                "leave lookahead out"
+                "with lookahead the causal model writes token by token, which only an autoregressive model of edlm "
+                "can do; leave lookahead out"
             )
         hidden = self._hidden(self.model, x0, at, at + 1)[:, :, 0]
         return torch.log_softmax(self.model.transformer.head(hidden).float(), dim=-1).double()
