@@ -195,7 +195,7 @@ def test_a_speedup_is_read_off_the_plain_curve_at_the_same_perplexity():
 @pytest.mark.parametrize(
     ("point", "phrase"),
     [
-        (at(1, 10), "MDLM has perplexities 16 to 64 only"),
+        (at(1, 10, entropy=3.8), "entropy differs by +0.200 nats"),
         (at(1, 80), "MDLM has perplexities 16 to 64 only"),
         (at(1, 20, entropy=4.2), "entropy differs by -0.200 nats"),
     ],
@@ -203,6 +203,11 @@ def test_a_speedup_is_read_off_the_plain_curve_at_the_same_perplexity():
 def test_a_speedup_that_cannot_be_said_is_not_said(point, phrase):
     found = speedup(point, [at(1, 64), at(2, 32), at(4, 16)])
     assert found.ratio is None and str(found) == f"not reached: {phrase}"
+
+
+def test_what_the_plain_curve_never_reaches_takes_it_more_than_its_longest_run():
+    found = speedup(at(0.5, 10), [at(1, 64), at(2, 32), at(4, 16)])
+    assert found.is_at_least and str(found) == "more than 8×" and found.ratio.mean == 8
 
 
 def test_the_fastest_place_of_a_curve_that_comes_back_counts():

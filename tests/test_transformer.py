@@ -52,6 +52,25 @@ def test_reading_with_a_cache_token_by_token_or_in_pieces_is_reading_at_once():
         torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-4, atol=1e-4)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [[0, 0, 1, 1, 1], [2], [0, 2], [1, 1, 2, 2, 2, 2, 2]])
+def test_a_cache_that_branches_goes_on_like_a_copy_of_the_same_rows(rows):
+    model = Transformer(tiny_config(), causal=True).eval()
+    torch.manual_seed(1)
+    first, rows = torch.randint(27, (3, 5)), torch.tensor(rows)
+    copied, branched = Cache(), Cache()
+    for cache in (copied, branched):
+        model(first, cache=cache)
+    for _ in range(2):  # the second time there is room left over
+        more = torch.randint(27, (len(rows), 2))
+        copied = copied.select(rows)
+        places = branched.branch(rows)
+        in_place = torch.empty_like(more).index_copy(0, places, more)
+        expected, found = model(more, cache=copied), model(in_place, cache=branched)[places]
+        torch.testing.assert_close(found, expected)
+        copied, rows = copied.select(torch.argsort(places)), torch.arange(len(rows))
+
+
 @pytest.mark.parametrize("time_input", ["time", "noise-level"])
 def test_time_enters_by_adaptive_layer_norm_and_starts_as_no_time_at_all(time_input):
     torch.manual_seed(0)

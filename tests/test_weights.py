@@ -46,6 +46,18 @@ def edlm_command(*words, cwd=None):
 # --- what is in the box
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["text8-nano-energy", "text8-nano-step-energy"])
+def test_the_recipe_of_a_built_in_energy_can_be_given_back(name, tmp_path):
+    (tmp_path / "text.txt").write_text("the people of the united states " * 200)
+    command = [sys.executable, "-m", "edlm", "train", "energy", "--config", FOLDER / name / "run.yaml"]
+    command += ["--data.source", tmp_path / "text.txt", "--data.validation", "10%", "--data.test", "10%"]
+    command += ["--data.cache", tmp_path, "--run.out", tmp_path / "run"]
+    command += ["--run.steps", 1, "--run.batch-size", 1, "--run.eval-every", 0, "--run.save-every", 1]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_models_that_samplers_need_are_there():
     assert {"text8-nano-ar", "text8-nano-denoiser", "text8-nano-oracle"} <= set(builtin_names())
 

@@ -56,6 +56,10 @@ def read_recipe(app: App, commands: tuple[str, ...], arguments: Any) -> None:
             Dict(settings, source=path)(app, commands, arguments)
 
 
+NAMES_OF_MODELS = ("denoiser", "init")
+"""Settings of the recipe of an energy that stand in no section."""
+
+
 def load_yaml(path: str) -> dict[str, Any]:
     """A recipe, or the run.yaml that a run leaves behind."""
     try:
@@ -70,7 +74,7 @@ def load_yaml(path: str) -> dict[str, Any]:
     for name in ("edlm_version", "record", "history"):  # what happened, not what was asked for
         settings.pop(name, None)
     for name, values in settings.items():
-        if not isinstance(values, dict | None):
+        if not isinstance(values, dict | None) and not (name in NAMES_OF_MODELS and isinstance(values, str)):
             raise CycloptsError(msg=f"--config {path}: {name} must be a section of settings, got {values!r}")
     return {name: values for name, values in settings.items() if values}
 

@@ -109,7 +109,8 @@ class Comparison:
     samplers: tuple[str, ...] = (
         "mdlm", "mdlm first-hitting", "mdlm order=confidence", "mdlm order=entropy:1", "mdlm order=remask-cap:0.05",
         "ar k=2 w=0.2", "ar k=8", "ar k=8 R=1", "ar k=16 R=1 ess=1.5 b=8", "ar k=8 smc=8", "ar k=16 smc=1",
-        "coar k=8", "coar k=8 R=1", "coar k=16 smc=1", "nce k=8", "nce k=8 R=1", "step k=8", "causal", "drafts g=2",
+        "ar k=4 smc=1 ahead=1", "coar k=8", "coar k=8 R=1", "coar k=16 smc=1", "nce k=8", "nce k=8 R=1", "step k=8",
+        "causal", "drafts g=2",
     )  # fmt: skip
     inner: int = 4
     """R: draws inside the logarithm of the certified bound."""
