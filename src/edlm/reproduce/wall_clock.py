@@ -25,7 +25,7 @@ from edlm.reproduce.stage import Job, Stage
 MOST_ENTROPY = 0.05
 RULE = (
     "Speed-up: MDLM's seconds at the same perplexity, interpolated between neighbouring steps (log time, log "
-    f"perplexity), over the sampler's own; \"more than\": MDLM's longest run does not get there; only where the entropies "
+    f"perplexity), over the sampler's own; more than that where its longest run does not get there; only if entropies "
     f"differ by at most {MOST_ENTROPY} nats"
 )
 
