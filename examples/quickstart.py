@@ -14,6 +14,7 @@ from edlm.models.builtin import builtin_names
 from edlm.study import readable
 
 DENOISER, AR, ENERGY, ORACLE = (f"text8-nano-{kind}" for kind in ("denoiser", "ar", "energy", "oracle"))
+LOOKAHEAD = 1.5
 
 
 def main() -> None:
@@ -25,20 +26,25 @@ def main() -> None:
     parser.add_argument("--candidates", default="4", help="candidates per step, as a list")
     arguments = parser.parse_args()
     start = time.monotonic()
-    settings = ["--num", arguments.num, "--steps", arguments.steps, "--candidates", arguments.candidates]
     energies = [f"ar:{AR}", f"coar:{AR}"] + ([f"nce:{ENERGY}"] if ENERGY in builtin_names() else [])
     named = [word for energy in energies for word in ("--energy", energy)]
-    edlm("evaluate", "generation", "--denoiser", DENOISER, *named, "--oracle", f"ar:{ORACLE}", *settings,
-         "--out", arguments.out)  # fmt: skip
-    show(json.loads((arguments.out / "results.json").read_text(encoding="utf-8")), arguments.out)
-    print(f"\nplot of perplexity and entropy: {arguments.out / 'frontier.png'}")
+    compared = ["evaluate", "generation", "--denoiser", DENOISER, "--oracle", f"ar:{ORACLE}",
+                "--num", arguments.num, "--candidates", arguments.candidates]  # fmt: skip
+    few, ahead = arguments.steps.split(",")[0], arguments.out / "lookahead"
+    edlm(*compared, *named, "--steps", arguments.steps, "--out", arguments.out)
+    edlm(*compared, *named[:2], "--steps", few, "--smc", 1, "--lookahead", LOOKAHEAD, "--out", ahead)
+    print("\nOne sample each, and what was measured on all of them:")
+    show(arguments.out)
+    show(ahead, leave_out="MDLM")
+    print(f"\nplots of perplexity and entropy: {arguments.out / 'frontier.png'}, {ahead / 'frontier.png'}")
     print(f"took {time.monotonic() - start:.0f} s; all samples are in {arguments.out}")
 
 
-def show(results: dict, out: Path) -> None:
-    """The first text of every setting, above what was measured on all of them."""
-    print("\nOne sample each, and what was measured on all of them:")
-    for row in results["rows"]:
+def show(out: Path, *, leave_out: str = "") -> None:
+    """The first text of every setting but those of one method, below what was measured on all of them."""
+    for row in json.loads((out / "results.json").read_text(encoding="utf-8"))["rows"]:
+        if row["method"] == leave_out:
+            continue
         scored = next(iter(row["perplexity"].values()))["perplexity"]
         entropy, seconds = row["entropy"], row["seconds_per_sample"]
         print(f"\n{row['curve']}, {row['steps']} steps: perplexity {shown(scored)}, entropy {shown(entropy)} nats, "

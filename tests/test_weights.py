@@ -311,6 +311,7 @@ def test_the_quickstart_shows_texts_figures_and_a_plot(tmp_path):
     flags = ["--out", str(tmp_path), "--num", "2", "--steps", "1,2", "--candidates", "2"]
     done = subprocess.run([sys.executable, str(script), *flags], capture_output=True, text=True, env=ENV, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    for words in ("MDLM, 1 steps: perplexity", "EDLM-AR, k=2, w=1, 2 steps", "EDLM-coAR, k=2, w=1, 1 steps", "entropy"):
+    for words in ("MDLM, 1 steps: perplexity", "EDLM-AR, k=2, w=1, 2 steps", "EDLM-coAR, k=2, w=1, 1 steps", "entropy",
+                  "EDLM-AR smc=1 lookahead=1.5, k=2, w=1, 1 steps"):  # fmt: skip
         assert words in done.stdout
     assert (tmp_path / "frontier.png").is_file() and str(tmp_path / "frontier.png") in done.stdout
