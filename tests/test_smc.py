@@ -17,6 +17,7 @@ from edlm.importance import ImportanceSampling, Step
 from edlm.likelihood import RevealStep
 from edlm.likelihood_config import LikelihoodConfig
 from edlm.models.denoiser import predict
+from edlm.particles import different_beginnings
 from edlm.partition import lower_bound
 from edlm.randomness import make_streams, rand
 from edlm.schedule import uniform_times
@@ -199,3 +200,13 @@ def test_bad_settings_are_refused(attempt, message):
 def test_algorithm_1_stays_what_it_was():
     assert type(make_correction(ENERGIES["ar"], 2)) is ImportanceSampling
     np.testing.assert_allclose(enumerated("ar", (V,) * L, 2, 3)[1], 1, atol=1e-9)
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_different_beginnings_are_found_and_every_particle_knows_its_own(length):
+    generator = torch.Generator().manual_seed(length)
+    rows, read = torch.randint(3, (40,), generator=generator), torch.randint(4, (40, length), generator=generator)
+    found_rows, found, which = different_beginnings(rows, read)
+    assert torch.equal(found_rows[which], rows) and torch.equal(found[which], read)
+    pairs = torch.cat([found_rows.unsqueeze(-1), found], dim=-1).tolist()
+    assert pairs == sorted(pairs) and len({tuple(pair) for pair in pairs}) == len(pairs)

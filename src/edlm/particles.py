@@ -118,10 +118,19 @@ class Reader:
         """Hidden states (B, k, stop - start, D) from which these tokens are predicted; each beginning goes in once."""
         B, k, _ = x0.shape
         read = x0[..., start - 1 : stop - 1] if start else model.shift(x0[..., :stop].flatten(0, 1)).view(B, k, stop)
-        beginnings = torch.cat([self.rows.expand(B, k).unsqueeze(-1), read], dim=-1).flatten(0, 1)
-        different, which = torch.unique(beginnings, dim=0, return_inverse=True)
-        places = self.cache.branch(different[:, 0])
-        tokens = torch.empty_like(different[:, 1:])
-        tokens[places] = different[:, 1:]
+        rows, read, which = different_beginnings(self.rows.expand(B, k).flatten(), read.flatten(0, 1))
+        places = self.cache.branch(rows)
+        tokens = torch.empty_like(read)
+        tokens[places] = read
         self.rows = places[which].view(B, k)
         return model.transformer(tokens, cache=self.cache)[self.rows]
+
+
+def different_beginnings(rows: Tensor, read: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The different pairs of a row (N,) and the tokens (N, l) read behind it, sorted, and which of them each one is."""
+    if read.shape[1] == 1:  # as one number, which is sorted far faster
+        size = int(read.max()) + 1
+        codes, which = torch.unique(rows * size + read[:, 0], return_inverse=True)
+        return codes // size, (codes % size).unsqueeze(-1), which
+    pairs, which = torch.unique(torch.cat([rows.unsqueeze(-1), read], dim=-1), dim=0, return_inverse=True)
+    return pairs[:, 0], pairs[:, 1:], which

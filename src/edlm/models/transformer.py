@@ -106,6 +106,8 @@ class Cache:
         """
         if not self._layers:
             return torch.arange(len(rows), device=rows.device)
+        if torch.equal(rows, torch.arange(len(rows), device=rows.device)) and len(rows) <= len(self._layers[0][0]):
+            return rows
         stays = (rows < len(rows)) & (rows != torch.cat([rows.new_tensor([-1]), rows[:-1]]))
         is_free = torch.ones_like(stays).index_fill(0, rows[stays], False)
         places = rows.masked_scatter(~stays, is_free.nonzero())
