@@ -202,6 +202,8 @@ def test_results_say_so():
         (lambda: SampleConfig(lookahead=1.0), "lookahead 1 is for sequential Monte Carlo; name its block"),
         (lambda: LikelihoodConfig(lookahead=1.0), "is for sequential Monte Carlo"),
         (lambda: SampleConfig(smc=1, lookahead=-1), "lookahead must be at least 0, got -1"),
+        (lambda: SampleConfig(smc=1, lookahead=float("nan")), "lookahead must be a number, such as 1, got nan"),
+        (lambda: LikelihoodConfig(smc=1, lookahead=float("inf")), "lookahead must be a number, such as 1, got inf"),
         (lambda: foreign(), "which only an autoregressive model of edlm can do; leave lookahead out"),
     ],
 )

@@ -66,6 +66,8 @@ class LikelihoodConfig:
             raise UserError("the ideal sampler has no completions; leave them out, or name a number of candidates")
         if self.smc and (self.completions or self.ess or self.candidates is None):
             raise UserError("smc needs a number of candidates, no completions and no ess")
+        if not self.lookahead < float("inf"):
+            raise UserError(f"lookahead must be a number, such as 1, got {self.lookahead}")
         if self.lookahead and not self.smc:
             raise UserError(
                 f"lookahead {self.lookahead:g} is for sequential Monte Carlo; name its block, such as smc 1"

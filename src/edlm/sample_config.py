@@ -59,6 +59,8 @@ class SampleConfig:
             raise UserError(f"first-hitting reveals in an order of its own; leave out order {self.order}")
         if self.smc and (self.completions or self.ess):
             raise UserError("smc weighs whole completions of k particles; leave out completions and ess, or smc")
+        if not self.lookahead < float("inf"):
+            raise UserError(f"lookahead must be a number, such as 1, got {self.lookahead}")
         if self.lookahead and not self.smc:
             raise UserError(
                 f"lookahead {self.lookahead:g} is for sequential Monte Carlo; name its block, such as smc 1"
