@@ -17,11 +17,11 @@ from edlm.benchmarks.sampling import PROCESS, QUICK, SCALES, bench_sampling
 from edlm.benchmarks.sampling_process import measure_speed, run
 from edlm.benchmarks.sampling_report import agreement_of, exponent
 from edlm.errors import UserError
+from edlm.memory import PASS_TOKENS
 from edlm.models.autoregressive import Autoregressive, AutoregressiveConfig
 from edlm.models.denoiser import Denoiser, DenoiserConfig
 from edlm.models.transformer import TransformerConfig
 from edlm.randomness import make_generator
-from edlm.scoring import PASS_TOKENS
 from test_cli import assert_refused, edlm, succeed  # noqa: F401
 
 V, L = 2, 3
@@ -48,12 +48,13 @@ def enumerated(carry_over):
     return denoiser, causal, tables, weight
 
 
+@pytest.mark.parametrize("noise_type", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("carry_over", [False, True], ids=["ar", "coar"])
-def test_the_plain_algorithm_has_the_enumerated_law(carry_over):
+def test_the_plain_algorithm_has_the_enumerated_law(carry_over, noise_type):
     denoiser, causal, tables, weight = enumerated(carry_over)
     x = plain.sample(
         denoiser, causal, batch_size=8000, length=L, steps=2, candidates=2, window=1.0, carry_over=carry_over,
-        generator=make_generator(0),
+        generator=make_generator(0), noise_type=noise_type,
     )  # fmt: skip
     law = oracle.importance_chain_law(tables, weight, [0, 0.5, 1], [2, 2], V, L)
     oracle.assert_law([tuple(row) for row in x.tolist()], law, 8000)
@@ -64,6 +65,8 @@ def test_the_arithmetic_of_one_pass_is_that_of_its_matrices():
     matrices = 2 * 5 * 8 * (3 * 8 + 8 + 32 + 32)  # qkv, out, mlp in and out, two operations each
     attention = 2 * 2 * 5 * 5 * 8  # queries by keys, weights by values
     assert network_work(setting, 5) == matrices + attention
+    behind = 2 * 3 * 8 * (8 + 32 + 32)  # three positions in the last block: out, mlp in and out
+    assert network_work(setting, 5, needed=2) == matrices + attention - behind
     assert projection_work(setting, 5) == 2 * 5 * 8 * 11
 
 
@@ -92,10 +95,12 @@ def test_seconds_are_work_over_speed():
     assert exponent([(1, 3.0), (2, 12.0), (4, 48.0)]) == pytest.approx(2.0)
 
 
-def test_both_sides_are_timed_in_turns():
-    row = run(QUICK, "both", 1)
-    assert row["ours"] > 0 and row["plain"] > 0 and math.isfinite(row["ratio"])
-    assert row["ratio_range"][0] <= row["ratio"] <= row["ratio_range"][1]
+def test_all_samplers_are_timed_in_turns():
+    row = run(QUICK, "turns", 1)
+    assert row["ours"] > 0
+    for name in ("plain", "float32"):
+        assert row[f"{name}_ratio"] == pytest.approx(row[name] / row["ours"])
+        assert row[f"{name}_ratio_range"][0] <= row[f"{name}_ratio"] <= row[f"{name}_ratio_range"][1]
 
 
 def test_memory_is_flat_in_the_number_of_candidates():

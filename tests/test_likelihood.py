@@ -24,9 +24,9 @@ from edlm.likelihood import (
     resampled_gain,
     trajectory_nll,
 )
+from edlm.memory import PASS_TOKENS
 from edlm.models.energy_network import energy_from_denoiser
 from edlm.randomness import make_generator, make_streams, rand
-from edlm.scoring import PASS_TOKENS
 from edlm.vocabulary import table
 from toys import TableAutoregressive, TableDenoiser, TableEnergy, tiny_autoregressive, tiny_denoiser
 

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from edlm import memory
 from edlm.errors import UserError
 from edlm.models.transformer import (
     PRESETS,
@@ -50,6 +51,39 @@ def test_reading_with_a_cache_token_by_token_or_in_pieces_is_reading_at_once():
         cache = Cache()
         parts = [model(part, cache=cache) for part in X.split(pieces, dim=1)]
         torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"time_conditioning": True}, {"time_conditioning": True, "time_input": "noise-level"}], ids=str
+)
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_hidden_states_of_chosen_positions_are_those_of_a_whole_pass(causal, changes):
+    model, t = network(causal, **changes), torch.tensor([0.2, 0.5, 0.9])
+    where = torch.rand(X.shape, generator=make_generator(1)) < 0.3
+    where[1] = False  # a row of which nothing is asked
+    torch.testing.assert_close(model(X, t, where=where), model(X, t)[where], rtol=1e-5, atol=1e-5)
+
+
+def test_the_last_block_is_finished_at_the_chosen_positions_only():
+    model, seen = network(False), []
+    for block in model.blocks:
+        block.mlp_in.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].shape[:-1].numel()))
+    where = torch.zeros_like(X, dtype=torch.bool)
+    where[0, 3] = where[2, 5] = True
+    model(X, where=where)
+    assert seen == [X.numel()] * (len(model.blocks) - 1) + [2]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("time_conditioning", [False, True])
+def test_a_denoiser_reads_a_large_batch_in_parts_and_says_the_same(time_conditioning, monkeypatch):
+    denoiser = sharpen(tiny_denoiser(time_conditioning=time_conditioning)).eval()
+    xt, t = X.masked_fill(torch.rand(X.shape, generator=make_generator(1)) < 0.5, denoiser.mask_id), torch.rand(3)
+    whole, calls = denoiser(xt, t), []
+    monkeypatch.setitem(memory.PASS_TOKENS, "cpu", 2 * X.shape[1])
+    denoiser.transformer.register_forward_hook(lambda module, inputs, output: calls.append(len(inputs[0])))
+    torch.testing.assert_close(denoiser(xt, t), whole, rtol=1e-5, atol=1e-5)
+    assert calls == [2, 1]
 
 
 @torch.no_grad()

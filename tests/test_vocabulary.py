@@ -117,7 +117,7 @@ def plain_energy(kind, model, x0, xt, t, log_proposal):
 @torch.no_grad()
 def test_every_way_of_sharing_work_gives_the_plain_energies(kind, first, in_pieces, monkeypatch):
     monkeypatch.setattr(scoring, "LEAST_SHARED", 4)
-    monkeypatch.setitem(scoring.PASS_TOKENS, "cpu", 3 * L)
+    monkeypatch.setitem(memory.PASS_TOKENS, "cpu", 3 * L)
     x0, xt = half_masked(first=first)
     xt[:, -2:] = x0[:, -2:]  # something known behind the last mask
     K = 5
@@ -145,7 +145,7 @@ def test_where_memory_is_short_pieces_are_small_and_the_numbers_the_same(monkeyp
     inputs = candidates, xt, torch.ones(4), torch.zeros(4, 2)
     plenty, kept = energy(*inputs), predict(denoiser, xt)
     monkeypatch.setattr(memory, "free_memory", lambda device: 0)
-    assert memory.fitting(100, 8, xt.device) == 1 and scoring.pass_tokens(xt.device) == 1
+    assert memory.fitting(100, 8, xt.device) == 1 and memory.pass_tokens(xt.device) == 1
     torch.testing.assert_close(energy(*inputs), plenty, atol=1e-5, rtol=1e-6)
     projected, true = predict(denoiser, xt), x0[xt == V]
     assert projected.rows.shape[-1] != V  # nothing is kept

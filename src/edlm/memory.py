@@ -6,6 +6,11 @@ import torch
 
 SHARE = 4
 """A piece may take one part in so many of what is free."""
+PASS_TOKENS = {"cpu": 1 << 10, "cuda": 1 << 16}
+"""Tokens that one pass through a network may have: enough to keep the processor busy. On a CPU what a layer hands on
+should stay near it: with more tokens the same arithmetic takes longer."""
+TOKEN_BYTES = 1 << 17
+"""Memory that a token in a pass may need, generously: a few hidden states of a large network."""
 MEMINFO = Path("/proc/meminfo")
 UNKNOWN = 1 << 60
 
@@ -24,3 +29,8 @@ def free_memory(device: torch.device) -> int:
 def fitting(wanted: int, size: int, device: torch.device) -> int:
     """How many things of `size` bytes to make at a time: as many as are `wanted`, or fewer where memory is short."""
     return max(1, min(wanted, free_memory(device) // SHARE // size))
+
+
+def pass_tokens(device: torch.device) -> int:
+    """Tokens of one pass: a fixed number, or fewer if little memory is left."""
+    return fitting(PASS_TOKENS.get(device.type, PASS_TOKENS["cpu"]), TOKEN_BYTES, device)

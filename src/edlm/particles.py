@@ -95,7 +95,7 @@ class Reader:
         where = counts.unsqueeze(1).expand(-1, k, -1)
         if isinstance(self.model, Autoregressive):
             hidden = self._hidden(self.model, x0, start, stop)
-            values = self.model.log_probs_after(hidden, x0[..., start:stop], where)
+            values = self.model.log_probs_at(hidden[where], x0[..., start:stop], where)
         else:  # no cache: the text is read again from its beginning
             values = self.model(x0[..., :stop].reshape(B * k, stop)).view(B, k, stop)[..., start:] * where
         return values.double().sum(-1)

@@ -8,14 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from edlm.memory import fitting
+from edlm.memory import pass_tokens
 from edlm.models.autoregressive import Autoregressive, CausalLike
 from edlm.models.transformer import Cache
 
-PASS_TOKENS = {"cpu": 1 << 12, "cuda": 1 << 16}
-"""Tokens that one pass over candidates may have: enough to keep the processor busy, and no more."""
-TOKEN_BYTES = 1 << 17
-"""Memory that a token in a pass may need, generously: a few hidden states of a large network."""
 LEAST_SHARED = 16
 """Positions that candidates must have in common at the front before a pass of their own pays for them."""
 
@@ -35,11 +31,6 @@ def score_candidates(x0: Tensor, score: Callable[[Tensor, Tensor], Tensor]) -> T
     size = max(1, pass_tokens(x0.device) // L)
     values = torch.cat([score(part[:, 0], part[:, 1:]).double() for part in different.split(size)])
     return values[where].view(B, K)
-
-
-def pass_tokens(device: torch.device) -> int:
-    """Tokens of one pass: a fixed number, or fewer if little memory is left."""
-    return fitting(PASS_TOKENS.get(device.type, PASS_TOKENS["cpu"]), TOKEN_BYTES, device)
 
 
 def causal_log_probs(model: CausalLike, x0: Tensor, is_masked: Tensor, *, carry_over: bool) -> Tensor:

@@ -7,7 +7,8 @@ import math
 from dataclasses import astuple, dataclass
 from itertools import pairwise
 
-from edlm.scoring import LEAST_SHARED, PASS_TOKENS
+from edlm.memory import PASS_TOKENS
+from edlm.scoring import LEAST_SHARED
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,16 @@ def on_gpu(setting: Setting, *, speed: float, bandwidth: float, call: float = 2e
     return Speed(speed, speed, speed, call + 2 * weights / bandwidth)
 
 
-def network_work(setting: Setting, tokens: float, *, context: float | None = None) -> float:
-    """One sequence of so many tokens through the blocks: 24 D^2 a token and layer, and attention 4 D per pair."""
+def network_work(
+    setting: Setting, tokens: float, *, needed: float | None = None, context: float | None = None
+) -> float:
+    """One sequence of so many tokens through the blocks: 24 D^2 a token and layer, and attention 4 D per pair.
+
+    Where only the hidden states of some are `needed`, the last block saves what follows attention, 18 D^2, elsewhere.
+    """
     D, seen = setting.width, tokens if context is None else context
-    return setting.num_layers * tokens * (24 * D**2 + 4 * D * seen)
+    spared = 0.0 if needed is None else tokens - needed
+    return setting.num_layers * tokens * (24 * D**2 + 4 * D * seen) - 18 * D**2 * spared
 
 
 def projection_work(setting: Setting, rows: float) -> float:
@@ -106,7 +113,9 @@ def step_work(setting: Setting, t: float, s: float, *, device: str = "cpu") -> W
     rows = setting.batch_size * takes_part  # sequences that take part
     happens = 1 - (1 - takes_part) ** setting.batch_size
     drawn = masked if resamples(setting, t) else masked * rho
-    denoiser = Work(rows * network_work(setting, setting.length), rows * projection_work(setting, drawn), 0.0, happens)
+    calls = happens * math.ceil(rows * setting.length / PASS_TOKENS[device])
+    network = network_work(setting, setting.length, needed=drawn)
+    denoiser = Work(rows * network, rows * projection_work(setting, drawn), 0.0, calls)
     energy = energy_work(setting, masked, rows, device) if resamples(setting, t) else Work()
     return denoiser + energy + Work(steps=happens)
 
@@ -125,7 +134,9 @@ def energy_work(setting: Setting, masked: float, rows: float, device: str) -> Wo
     unread = shared if setting.energy == "coar" else 0.0
     scored = masked if setting.energy == "coar" else L
     if shared < LEAST_SHARED:
-        return Work(num * network_work(setting, L - unread), scored=num * projection_work(setting, scored), calls=calls)
+        network = network_work(setting, L - unread, needed=min(scored, L - unread))
+        return Work(num * network, scored=num * projection_work(setting, scored), calls=calls)
     own = L - unread - shared
-    network = rows * network_work(setting, shared) + num * network_work(setting, own, context=L - unread)
-    return Work(network, scored=num * projection_work(setting, min(scored, own)), calls=calls + 1)
+    front = network_work(setting, shared, needed=0.0 if setting.energy == "coar" else shared)
+    back = network_work(setting, own, needed=min(scored, own), context=L - unread)
+    return Work(rows * front + num * back, scored=num * projection_work(setting, min(scored, own)), calls=calls + 1)

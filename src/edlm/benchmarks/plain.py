@@ -2,6 +2,8 @@
 
 Everything is computed for all positions and all candidates: a full softmax, full noise over (B, K, L, V), a causal pass
 that keeps all its logits, a denoiser pass in every step. Same networks, same law of the samples; only the work differs.
+That law needs noise in float64: in float32 it ends at 16.6, which rare tokens of a large vocabulary lack. Public code
+draws in float32 all the same, so what that costs can be measured too.
 
 Legend: B batch, K candidates, L positions, V vocabulary.
 """
@@ -20,7 +22,7 @@ from edlm.schedule import reveal_probability, uniform_times
 @torch.no_grad()
 def sample(
     denoiser: Denoiser, causal: Autoregressive, *, batch_size: int, length: int, steps: int, candidates: int,
-    window: float, carry_over: bool, generator: torch.Generator,
+    window: float, carry_over: bool, generator: torch.Generator, noise_type: torch.dtype = torch.float64,
 ) -> Tensor:  # fmt: skip
     """B sequences (B, L) of EDLM-AR or, with `carry_over`, EDLM-coAR."""
     x = torch.full((batch_size, length), denoiser.mask_id)
@@ -28,8 +30,10 @@ def sample(
         is_masked = x == denoiser.mask_id
         K = candidates if t >= 1 - window - 1e-9 and window > 0 else 1
         log_probs = F.log_softmax(denoiser.transformer.head(denoiser.transformer(x, t.expand(len(x)))), dim=-1)
-        noise = -torch.log(-torch.log(torch.rand(batch_size, K, length, denoiser.vocab_size, generator=generator)))
-        x0 = (log_probs.unsqueeze(1) + noise).argmax(-1)  # (B, K, L)
+        noise = torch.rand(batch_size, K, length, denoiser.vocab_size, generator=generator, dtype=noise_type)
+        noise.log_().neg_().log_().neg_()  # Gumbel; in place, or it would not fit
+        x0 = noise.add_(log_probs.unsqueeze(1)).argmax(-1)  # (B, K, L)
+        del noise
         x0 = torch.where(is_masked.unsqueeze(1), x0, x.unsqueeze(1))
         chosen = torch.zeros(batch_size, dtype=torch.long)
         if K > 1:

@@ -25,7 +25,7 @@ class Scale:
     """What is measured at one size of networks."""
 
     compared: Sequence[Setting]
-    """Our sampler and the plain one take turns."""
+    """Our sampler and the plain ones take turns."""
     lean: Sequence[Setting]
     """Ours alone, for its memory: the plain one would not fit."""
     by_step: Setting
@@ -88,9 +88,9 @@ def bench_sampling(
 
 
 def compared(plan: Scale, measure: Ask, speed: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Both samplers in turns. Memory does not depend on the number of steps: the first is the largest."""
+    """All samplers in turns. Memory does not depend on the number of steps: the first is the largest."""
     for setting in plan.compared:
-        row = measure(setting, "both")
+        row = measure(setting, "turns")
         for side in ("ours", "plain"):
             row |= {f"{side}_megabytes": measure(replace(setting, steps=1), f"{side}-memory", 0)["peak_megabytes"]}
         yield row | on_paper(setting, speed, row["ours"])

@@ -15,12 +15,14 @@ from edlm.benchmarks.cost import Setting, Speed, network_work, projection_work, 
 from edlm.benchmarks.isolated import arguments_of, peak_megabytes
 
 HEAD_WIDTH = 64
+SAMPLERS = ("ours", "plain", "float32")
+"""Ours, Algorithm 1 as stated, and that with noise in float32, which has another law but is what public code does."""
 LARGE_VOCABULARY = 8192
 """Over a smaller vocabulary the speed of projecting onto one cannot be measured, nor does it matter."""
 
 
 def run(setting: Setting, what: str, repeats: int) -> dict[str, Any]:
-    """`what` is ours, plain, both in turns, memory of ours or of plain, speed, causal or steps."""
+    """`what` is ours, plain, turns of all, memory of ours or of plain, speed, causal or steps."""
     import torch
 
     if what == "speed":
@@ -35,12 +37,11 @@ def run(setting: Setting, what: str, repeats: int) -> dict[str, Any]:
     if what.endswith("memory"):
         sampler_of(what.removesuffix("-memory"), setting, denoiser, causal)(0)
         return {"setting": setting.label, "candidates": setting.candidates, "peak_megabytes": peak_megabytes()}
-    names = ("ours", "plain") if what == "both" else (what,)
-    return take_turns(setting, names, denoiser, causal, repeats)
+    return take_turns(setting, SAMPLERS if what == "turns" else (what,), denoiser, causal, repeats)
 
 
 def take_turns(setting: Setting, names: tuple[str, ...], denoiser: Any, causal: Any, repeats: int) -> dict[str, Any]:
-    """Seconds of each sampler, and the ratio of neighbouring turns."""
+    """Seconds of each sampler, and for all but the first the ratio of its turns to those of the first just before."""
     short = replace(setting, steps=1, candidates=min(2, setting.candidates))
     for name in names:
         sampler_of(name, short, denoiser, causal)(0)
@@ -50,9 +51,9 @@ def take_turns(setting: Setting, names: tuple[str, ...], denoiser: Any, causal: 
             seconds[name].append(timed(lambda: sampler_of(name, setting, denoiser, causal)(seed)))  # noqa: B023
     row: dict[str, Any] = {"setting": setting.label, **{name: statistics.median(v) for name, v in seconds.items()}}
     row |= {f"{name}_range": [min(v), max(v)] for name, v in seconds.items()}
-    if len(names) == 2:
-        ratios = [plain / ours for plain, ours in zip(seconds["plain"], seconds["ours"], strict=True)]
-        row |= {"ratio": statistics.median(ratios), "ratio_range": [min(ratios), max(ratios)]}
+    for name in names[1:]:
+        ratios = [other / first for other, first in zip(seconds[name], seconds[names[0]], strict=True)]
+        row |= {f"{name}_ratio": statistics.median(ratios), f"{name}_ratio_range": [min(ratios), max(ratios)]}
     return row
 
 
@@ -102,7 +103,9 @@ def importance_of(setting: Setting, causal: Any) -> Any:
 
 
 def sampler_of(name: str, setting: Setting, denoiser: Any, causal: Any) -> Callable[[int], Any]:
-    """Draws one batch from a seed: with our sampler or with the plain one."""
+    """Draws one batch from a seed: with one of SAMPLERS."""
+    import torch
+
     from edlm import sampler
     from edlm.benchmarks import plain
     from edlm.randomness import make_generator
@@ -112,7 +115,7 @@ def sampler_of(name: str, setting: Setting, denoiser: Any, causal: Any) -> Calla
         return plain.sample(
             denoiser, causal, batch_size=setting.batch_size, length=setting.length, steps=setting.steps,
             candidates=setting.candidates, window=setting.window, carry_over=setting.energy == "coar",
-            generator=make_generator(seed),
+            generator=make_generator(seed), noise_type=torch.float32 if name == "float32" else torch.float64,
         )  # fmt: skip
 
     times, importance = uniform_times(setting.steps), importance_of(setting, causal)
@@ -147,7 +150,7 @@ def pass_speed(setting: Setting, causal: Any, repeats: int) -> tuple[float, floa
     """(seconds of a call, operations per second inside it)."""
     import torch
 
-    from edlm.scoring import PASS_TOKENS
+    from edlm.memory import PASS_TOKENS
 
     many = max(2, PASS_TOKENS["cpu"] // setting.length)
     one, all_ = (

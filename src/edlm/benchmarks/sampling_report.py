@@ -11,7 +11,9 @@ from edlm.benchmarks.cost import Setting, on_gpu, work
 from edlm.plots import COLOURS, GREY, figure, look, save
 from edlm.reports import markdown_table
 
-COMPARED = ["setting", "ours, s", "plain, s", "plain / ours", "predicted, s", "share of peak", "ours", "plain"]
+COMPARED = [
+    "setting", "ours, s", "plain, s", "plain / ours", "float32 / ours", "predicted, s", "share of peak", "ours", "plain"
+]  # fmt: skip
 MEMORY = ["setting", "peak memory"]
 PREDICTED = ["setting", "TFLOP", "vocabulary", "calls", "seconds"]
 CURVES = ["over", "value", "seconds", "range", "predicted, s", "share of peak"]
@@ -85,11 +87,13 @@ def predicted(settings: Sequence[Setting], *, speed: float, bandwidth: float) ->
 
 
 def compared_cells(row: dict[str, Any]) -> list[str]:
-    low, high = row["ratio_range"]
-    ratio = f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})"
+    ratios = [
+        f"{row[f'{name}_ratio']:.2f} ({row[f'{name}_ratio_range'][0]:.2f} to {row[f'{name}_ratio_range'][1]:.2f})"
+        for name in ("plain", "float32")
+    ]
     paper = [f"{row['predicted']:.2f}", f"{row['share_of_peak']:.0%}"]
     memory = [megabytes(row["ours_megabytes"]), megabytes(row["plain_megabytes"])]
-    return [row["setting"], f"{row['ours']:.2f}", f"{row['plain']:.2f}", ratio, *paper, *memory]
+    return [row["setting"], f"{row['ours']:.2f}", f"{row['plain']:.2f}", *ratios, *paper, *memory]
 
 
 def curve_cells(row: dict[str, Any]) -> list[str]:
@@ -122,8 +126,8 @@ def draw_compared(results: dict[str, Any], path: Path) -> None:
     rows = results["compared"]
     places = range(len(rows))
     with figure(2, width=4.2, height=0.6 * len(rows) + 1.6) as (made, (left, right)):
-        low, high = ([abs(row["ratio"] - row["ratio_range"][n]) for row in rows] for n in (0, 1))
-        left.barh(places, [row["ratio"] for row in rows], xerr=[low, high], color=COLOURS[0])
+        low, high = ([abs(row["plain_ratio"] - row["plain_ratio_range"][n]) for row in rows] for n in (0, 1))
+        left.barh(places, [row["plain_ratio"] for row in rows], xerr=[low, high], color=COLOURS[0])
         left.axvline(1, color=GREY, linestyle="--")
         left.set(yticks=places, yticklabels=[row["setting"] for row in rows], xlabel="plain / ours, seconds")
         for shift, side in ((-0.2, "ours"), (0.2, "plain")):

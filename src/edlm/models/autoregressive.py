@@ -54,13 +54,13 @@ class Autoregressive(PretrainedModel):
         With `where` (B, L) only of those tokens, and 0 elsewhere: the vocabulary is then projected only there. With a
         `cache` that has read all the text before `x0` but its last token, that token is `previous` (B,).
         """
-        return self.log_probs_after(self.transformer(self.shift(x0, previous), cache=cache), x0, where)
-
-    def log_probs_after(self, hidden: Tensor, x0: Tensor, where: Tensor | None = None) -> Tensor:
-        """log p of the tokens `x0` (..., L), each from the hidden state (..., L, D) of what is before it."""
         chosen = torch.ones_like(x0, dtype=torch.bool) if where is None else where
-        values = token_log_probs(hidden[chosen], self.transformer.head, x0[chosen])  # (N,)
-        return torch.zeros_like(x0, dtype=values.dtype).masked_scatter(chosen, values)
+        return self.log_probs_at(self.transformer(self.shift(x0, previous), cache=cache, where=chosen), x0, chosen)
+
+    def log_probs_at(self, hidden: Tensor, x0: Tensor, where: Tensor) -> Tensor:
+        """log p of the tokens of `x0` (..., L) at the N positions of `where`; `hidden` (N, D) is what precedes them."""
+        values = token_log_probs(hidden, self.transformer.head, x0[where])
+        return torch.zeros_like(x0, dtype=values.dtype).masked_scatter(where, values)
 
     def shift(self, x0: Tensor, previous: Tensor | None = None) -> Tensor:
         """What the network reads to predict `x0`: the start symbol (or `previous`), then all tokens but the last."""

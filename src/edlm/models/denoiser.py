@@ -4,11 +4,14 @@ Legend: B batch, L positions, D width, V vocabulary, N masked positions of the w
 """
 
 from dataclasses import dataclass
+from itertools import repeat
 from typing import ClassVar, Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from edlm.memory import pass_tokens
 from edlm.models.pretrained import PretrainedModel
 from edlm.models.transformer import Transformer, TransformerConfig
 from edlm.schedule import Schedule, make_schedule
@@ -57,8 +60,14 @@ class Denoiser(PretrainedModel):
         return self.log_probs(self.hidden(xt, t, where))
 
     def hidden(self, xt: Tensor, t: Tensor | None = None, where: Tensor | None = None) -> Tensor:
-        """What `log_probs` makes its distributions from: (N, D)."""
-        return self.transformer(xt, t)[xt == self.mask_id if where is None else where]
+        """What `log_probs` makes its distributions from: (N, D). Large batches are read in parts."""
+        where = xt == self.mask_id if where is None else where
+        rows = max(1, pass_tokens(xt.device) // xt.shape[1])
+        if torch.is_grad_enabled() or len(xt) <= rows:
+            return self.transformer(xt, t, where=where)
+        times = t.split(rows) if t is not None else repeat(None)
+        parts = zip(xt.split(rows), times, where.split(rows), strict=False)
+        return torch.cat([self.transformer(x, at, where=chosen) for x, at, chosen in parts])
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         """(n, V) from (n, D)."""

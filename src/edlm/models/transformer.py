@@ -1,6 +1,7 @@
 """The one transformer: the denoiser, the causal model and the energy network are all made of it.
 
-Legend: B batch, L positions, D width, H heads, V vocabulary (real tokens; the mask is id V).
+Legend: B batch, L positions, N chosen ones of the whole batch, D width, H heads, V vocabulary (real tokens; the mask is
+id V).
 
 A pre-norm transformer with rotary positions: the architecture of MDLM's denoiser. Attention is bidirectional or causal,
 and time enters, if at all, by adaptive layer norm. `forward` stops at the hidden states; `head` maps any subset of
@@ -148,6 +149,17 @@ class Rotary(nn.Module):
         return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
+Positions = tuple[Tensor, ...]
+"""Chosen positions of a batch: their rows (N,) and their columns (N,)."""
+
+
+def pick(x: Tensor, at: Positions | None) -> Tensor:
+    """`x` (B, L, D), or (B, 1, D) that stands for all positions, at some of them: (N, D). All of it without `at`."""
+    if at is None:
+        return x
+    return x[at] if x.shape[1] > 1 else x[at[0], 0]
+
+
 class Attention(nn.Module):
     def __init__(self, config: TransformerConfig, *, causal: bool, layer: int) -> None:
         super().__init__()
@@ -155,7 +167,8 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
 
-    def forward(self, h: Tensor, rotary: Rotary, cache: Cache | None) -> Tensor:
+    def forward(self, h: Tensor, rotary: Rotary, cache: Cache | None, at: Positions | None) -> Tensor:
+        """(B, L, D), or (N, D) of the positions `at`."""
         B, length, D = h.shape
         q, k, v = self.qkv(h).view(B, length, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)  # (B, H, l, D/H) each
         start = cache.start(self.layer) if cache is not None else 0
@@ -163,7 +176,7 @@ class Attention(nn.Module):
         if cache is not None:
             k, v = cache.append(self.layer, k, v)
         y = F.scaled_dot_product_attention(q, k, v, **self._visibility(length, start, h.device))
-        return self.out(y.transpose(1, 2).reshape(B, length, D))
+        return self.out(pick(y.transpose(1, 2).reshape(B, length, D), at))
 
     def _visibility(self, length: int, start: int, device: torch.device) -> dict[str, Any]:
         """Which keys a query sees: all, those up to itself, or (one new position after cached ones) all again."""
@@ -187,13 +200,18 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.modulation = nn.Linear(config.time_width, 6 * D) if config.time_conditioning else None
 
-    def forward(self, h: Tensor, rotary: Rotary, time: Tensor | None, cache: Cache | None) -> Tensor:
+    def forward(
+        self, h: Tensor, rotary: Rotary, time: Tensor | None, cache: Cache | None, at: Positions | None = None
+    ) -> Tensor:
+        """(B, L, D), or (N, D) of the positions `at`: all are read, and what follows attention is done for those."""
         if self.modulation is None:
-            h = h + self.dropout(self.attention(self.norm_attention(h), rotary, cache))
+            y = self.attention(self.norm_attention(h), rotary, cache, at)
+            h = pick(h, at) + self.dropout(y)
             return h + self.dropout(self._mlp(self.norm_mlp(h)))
-        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.modulation(time).unsqueeze(1).chunk(6, dim=-1)
-        y = self.attention(self.norm_attention(h) * (1 + scale_a) + shift_a, rotary, cache)
-        h = h + gate_a * self.dropout(y)
+        shift_a, scale_a, *rest = self.modulation(time).unsqueeze(1).chunk(6, dim=-1)  # (B, 1, D) each
+        gate_a, shift_m, scale_m, gate_m = (pick(part, at) for part in rest)
+        y = self.attention(self.norm_attention(h) * (1 + scale_a) + shift_a, rotary, cache, at)
+        h = pick(h, at) + gate_a * self.dropout(y)
         return h + gate_m * self.dropout(self._mlp(self.norm_mlp(h) * (1 + scale_m) + shift_m))
 
     def _mlp(self, h: Tensor) -> Tensor:
@@ -238,22 +256,32 @@ class Transformer(nn.Module):
         self.head = nn.Linear(config.width, config.vocab_size)
         self._initialise()
 
-    def forward(self, tokens: Tensor, t: Tensor | None = None, cache: Cache | None = None) -> Tensor:
-        """Hidden states (B, L, D) after the last norm. `t` (B,) is needed if, and used only if, time enters."""
-        return self.run(self.embedding(tokens), t, cache)
+    def forward(
+        self, tokens: Tensor, t: Tensor | None = None, cache: Cache | None = None, where: Tensor | None = None
+    ) -> Tensor:
+        """Hidden states (B, L, D) after the last norm. `t` (B,) is needed if, and used only if, time enters.
 
-    def run(self, h: Tensor, t: Tensor | None = None, cache: Cache | None = None) -> Tensor:
-        """Hidden states (B, L, D) from embeddings (B, L, D): for networks that make their own."""
+        With `where` (B, L) only of those positions, (N, D): the last block then does less.
+        """
+        return self.run(self.embedding(tokens), t, cache, where)
+
+    def run(
+        self, h: Tensor, t: Tensor | None = None, cache: Cache | None = None, where: Tensor | None = None
+    ) -> Tensor:
+        """The same from embeddings (B, L, D): for networks that make their own."""
         self._check(h, t, cache)
         time = self.time(t) if self.time is not None else None
-        for block in self.blocks:
-            # A compiled block is for whole inputs: a cache that grows would have it compiled again and again. Any other
-            # is called, so that its hooks gather its weights where they are sharded.
-            is_compiled = block._compiled_call_impl is not None
-            h = (block.forward if is_compiled and cache is not None else block)(h, self.rotary, time, cache)
+        at = where.nonzero(as_tuple=True) if where is not None else None
+        *others, last = self.blocks
+        for block in others:
+            h = _whole(block, h, self.rotary, time, cache)
+        if _is_compiled(last):
+            h = pick(_whole(last, h, self.rotary, time, cache), at)
+        else:
+            h = last(h, self.rotary, time, cache, at)
         if self.modulation is None:
             return self.norm(h)
-        shift, scale = self.modulation(time).unsqueeze(1).chunk(2, dim=-1)
+        shift, scale = (pick(part, at) for part in self.modulation(time).unsqueeze(1).chunk(2, dim=-1))
         return self.norm(h) * (1 + scale) + shift
 
     def _check(self, h: Tensor, t: Tensor | None, cache: Cache | None) -> None:
@@ -279,6 +307,19 @@ class Transformer(nn.Module):
                 nn.init.zeros_(block.modulation.weight)
                 with torch.no_grad():
                     block.modulation.bias.view(6, -1)[[2, 5]] = 1
+
+
+def _whole(block: nn.Module, h: Tensor, *rest: Any) -> Tensor:
+    """A block over all positions; the last of `rest` is the cache.
+
+    A compiled block is for whole inputs: a cache that grows would have it compiled again and again. Any other is
+    called, so that its hooks gather its weights where they are sharded.
+    """
+    return (block.forward if _is_compiled(block) and rest[-1] is not None else block)(h, *rest)
+
+
+def _is_compiled(block: nn.Module) -> bool:
+    return block._compiled_call_impl is not None
 
 
 def count_parameters(config: TransformerConfig) -> int:
