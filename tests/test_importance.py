@@ -22,7 +22,7 @@ from edlm.importance import (
 from edlm.models.energy_network import energy_from_denoiser
 from edlm.randomness import make_generator, make_streams, rand
 from edlm.schedule import uniform_times
-from edlm.vocabulary import table
+from edlm.vocabulary import Table
 from toys import TableAutoregressive, TableDenoiser, TableEnergy, tiny_autoregressive, tiny_denoiser
 
 V, L, N = 2, 3, 30_000
@@ -159,7 +159,7 @@ def test_a_temperature_divides_the_energies():
 def test_candidates_complete_their_own_state_with_their_own_probability():
     xt = torch.tensor([[V, 0, V], [1, V, 1], [V, V, V], [0, 0, 0]])
     denoiser = TableDenoiser(DENOISER, V)
-    x0, log_p = propose(table(denoiser(xt)), xt, V, rand((4, 6, L), make_streams(0, range(4))))
+    x0, log_p = propose(Table(denoiser(xt)), xt, V, rand((4, 6, L), make_streams(0, range(4))))
     for b, k in itertools.product(range(4), range(6)):
         state, text = tuple(xt[b].tolist()), tuple(x0[b, k].tolist())
         assert all(a in (v, V) for a, v in zip(state, text, strict=True))

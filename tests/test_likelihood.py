@@ -27,7 +27,7 @@ from edlm.likelihood import (
 from edlm.memory import PASS_TOKENS
 from edlm.models.energy_network import energy_from_denoiser
 from edlm.randomness import make_generator, make_streams, rand
-from edlm.vocabulary import table
+from edlm.vocabulary import Table
 from toys import TableAutoregressive, TableDenoiser, TableEnergy, tiny_autoregressive, tiny_denoiser
 
 V, L, N = 2, 3, 8_000
@@ -398,7 +398,7 @@ def test_clamped_candidates_keep_the_true_tokens_and_count_their_probability():
     xt, clean = torch.tensor([[V, 0, V], [V, V, V]]), torch.tensor([[1, 0, 1], [0, 1, 0]])
     clamped = torch.tensor([[1, V, V], [V, 1, V]])
     streams = make_streams(0, range(2))
-    draw_log_weights(table(DENOISER(xt)), xt, torch.ones(2), energy, 50, mask_id=V, generator=streams, clamped=clamped)
+    draw_log_weights(Table(DENOISER(xt)), xt, torch.ones(2), energy, 50, mask_id=V, generator=streams, clamped=clamped)
     candidates, log_proposal = (torch.cat(parts, dim=1) for parts in zip(*seen, strict=True))
     assert (candidates[0, :, 0] == clean[0, 0]).all() and (candidates[1, :, 1] == clean[1, 1]).all()
     assert len(candidates[0, :, 2].unique()) == len(candidates[1, :, 0].unique()) == V

@@ -8,7 +8,7 @@ from edlm.masking import corrupt
 from edlm.objectives import Times, masked_log_likelihood, nelbo_at_time, stratified_times
 from edlm.randomness import make_generator, rand, spread
 from edlm.schedule import Cosine, LogLinear, Polynomial
-from edlm.vocabulary import table
+from edlm.vocabulary import Table
 from toys import TableDenoiser, tiny_autoregressive, tiny_denoiser
 
 V, L, N = 3, 3, 60_000
@@ -26,7 +26,7 @@ def assert_mean(values, truth, sigmas=4.5):
 def test_masked_log_likelihood_sums_the_true_tokens_of_each_row():
     log_probs = torch.randn(4, V).log_softmax(-1)
     xt, clean = torch.tensor([[3, 1, 3], [0, 1, 2], [3, 3, 0]]), torch.tensor([[2, 1, 0], [0, 1, 2], [1, 1, 0]])
-    ours = masked_log_likelihood(table(log_probs), clean, xt, 3)
+    ours = masked_log_likelihood(Table(log_probs), clean, xt, 3)
     truth = torch.stack([log_probs[0, 2] + log_probs[1, 0], torch.tensor(0.0), log_probs[2:, 1].sum()])
     torch.testing.assert_close(ours, truth.double())  # sums are float64
 
@@ -36,7 +36,7 @@ def test_the_continuous_bound_is_right_and_the_same_for_every_schedule(schedule)
     denoiser = TableDenoiser(TABLE, V, schedule)
     t = stratified_times(torch.arange(N), N, rand((N,), make_generator(0)))
     xt = corrupt(x0, t, schedule, V, generator=make_generator(1))
-    values = nelbo_at_time(masked_log_likelihood(table(denoiser(xt)), x0, xt, V), t, schedule)
+    values = nelbo_at_time(masked_log_likelihood(Table(denoiser(xt)), x0, xt, V), t, schedule)
     values = values[t > 1e-3]  # the rest has a chance of 1e-3 and a weight of up to 1e5: exact, but slow to average
     assert_mean(values, oracle.nelbo_continuous(X0, TABLE, V), sigmas=6)
 
@@ -48,7 +48,7 @@ def test_skewed_times_change_the_noise_of_the_loss_and_not_its_mean(power):
     for each in (times, Times()):
         t = each.at(stratified_times(torch.arange(N), N, rand((N,), make_generator(0))))
         xt = corrupt(x0, t, LogLinear(), V, generator=make_generator(1))
-        values = each.spacing(t) * nelbo_at_time(masked_log_likelihood(table(denoiser(xt)), x0, xt, V), t, LogLinear())
+        values = each.spacing(t) * nelbo_at_time(masked_log_likelihood(Table(denoiser(xt)), x0, xt, V), t, LogLinear())
         values = torch.where(t > 1e-3, values, 0.0)
         assert_mean(values, oracle.nelbo_continuous(X0, TABLE, V), sigmas=6)
         spread.append(values.std())

@@ -20,7 +20,7 @@ from edlm.paper_figures import ABLATION, GENERATION, PERPLEXITY, SPEEDUP, TEXT8
 from edlm.reproduce.energy_by_time import QUANTITIES, make_score, quantities
 from edlm.reproduce.settings import NAMES, SCALES, Energies
 from edlm.reproduce.wall_clock import CurvePoint, speedup
-from edlm.vocabulary import table
+from edlm.vocabulary import Table
 from test_cli import ENV, WORDS, assert_refused, edlm, one_thread, succeed  # noqa: F401
 from toys import tiny_autoregressive, tiny_denoiser
 
@@ -240,7 +240,7 @@ def test_energies_by_time_are_those_of_a_direct_computation(home):
     every, xt, t, log_proposal = seen[0]
     log_probs = denoiser(xt, t).detach()
     assert torch.equal(every[:, 0], x0) and (xt == denoiser.mask_id).any() and (t == 0.6).all()
-    torch.testing.assert_close(log_proposal[:, 0], masked_log_likelihood(table(log_probs), x0, xt, denoiser.mask_id))
+    torch.testing.assert_close(log_proposal[:, 0], masked_log_likelihood(Table(log_probs), x0, xt, denoiser.mask_id))
     for b in range(3):
         e = energy(every, xt, t, log_proposal)[b].tolist()
         w = [math.exp(min(e[1:]) - value) for value in e[1:]]
@@ -268,7 +268,7 @@ def test_the_drawn_texts_are_the_denoisers():
     denoiser = tiny_denoiser()
     xt = torch.full((1, 16), denoiser.mask_id)
     uniform = torch.rand(1, 4, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    drawn, _ = propose(table(denoiser(xt)), xt, denoiser.mask_id, uniform)
+    drawn, _ = propose(Table(denoiser(xt)), xt, denoiser.mask_id, uniform)
     assert drawn.shape == (1, 4, 16) and int(drawn.max()) < 27
     assert list(quantities(torch.zeros(2, 5))) == list(QUANTITIES)
 

@@ -7,10 +7,11 @@ import torch.nn.functional as F
 import oracle
 from edlm import memory, scoring, vocabulary
 from edlm.energy import AutoregressiveEnergy, CarryOverEnergy, LearnedEnergy
+from edlm.errors import UserError
 from edlm.models.denoiser import predict
 from edlm.models.energy_network import energy_from_denoiser
-from edlm.randomness import draw, make_generator
-from edlm.vocabulary import token_log_probs
+from edlm.randomness import BLOCK, draw, make_generator
+from edlm.vocabulary import Projection, Table, project, token_log_probs
 from toys import tiny_autoregressive, tiny_denoiser
 
 V, L = 27, 32
@@ -18,8 +19,9 @@ V, L = 27, 32
 
 @pytest.fixture
 def in_pieces(monkeypatch):
-    """Nothing is kept, and only a few rows are projected at a time."""
-    monkeypatch.setitem(vocabulary.PIECE, "cpu", 5 * V)
+    """Nothing is written out, and few rows and columns are projected at a time."""
+    monkeypatch.setitem(vocabulary.ROWS, "cpu", 5)
+    monkeypatch.setitem(vocabulary.PIECE, "cpu", 5 * 2 * BLOCK)
     monkeypatch.setitem(vocabulary.KEPT, "cpu", 0)
 
 
@@ -35,7 +37,7 @@ def test_projecting_in_pieces_gives_the_tokens_and_log_probabilities_of_the_whol
     denoiser, (x0, xt) = tiny_denoiser(length=L).eval(), half_masked()
     plain = F.log_softmax(denoiser.transformer.head(denoiser.transformer(xt)).double(), dim=-1)[xt == V]  # (N, V)
     predictions = predict(denoiser, xt)
-    assert predictions.rows.shape[-1] != V  # hidden states, not a table
+    assert isinstance(predictions, Projection)
     uniform = torch.rand(len(plain), 3, generator=make_generator(2), dtype=torch.float64)
     tokens, log_probs = predictions.draw(uniform)
     assert torch.equal(tokens, draw(plain, uniform))
@@ -44,6 +46,76 @@ def test_projecting_in_pieces_gives_the_tokens_and_log_probabilities_of_the_whol
     torch.testing.assert_close(predictions.log_prob(true), plain.gather(-1, true[:, None])[:, 0], atol=1e-5, rtol=0)
     kept = torch.arange(len(plain)) % 3 == 0
     torch.testing.assert_close(predictions.select(kept).log_prob(true[kept]), predictions.log_prob(true)[kept])
+
+
+def large_head(vocab_size, never=()):
+    """Hidden states of 23 positions, and a projection onto a large vocabulary, some of whose tokens have no mass."""
+    torch.manual_seed(0)
+    hidden, head = torch.randn(23, 16), torch.nn.Linear(16, vocab_size)
+    with torch.no_grad():
+        head.bias[list(never)] = -torch.inf
+    return hidden, head
+
+
+def exact_log_probs(hidden, head):
+    return F.log_softmax(F.linear(hidden.double(), head.weight.double(), head.bias.double()), dim=-1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("vocab_size", [BLOCK, 3 * BLOCK + 1, 2000])
+def test_a_large_vocabulary_that_is_only_summed_up_says_what_a_table_of_it_says(vocab_size, in_pieces):
+    hidden, head = large_head(vocab_size, never=[3, *range(BLOCK, min(2 * BLOCK, vocab_size))])
+    ours, plain = project(hidden, head), Table(exact_log_probs(hidden, head))
+    assert isinstance(ours, Projection)
+    for K in (1, 40):
+        uniform = torch.rand(23, K, generator=make_generator(2), dtype=torch.float64)
+        tokens, values = ours.draw(uniform)
+        expected, likewise = plain.draw(uniform)
+        assert torch.equal(tokens, expected)
+        torch.testing.assert_close(values, likewise, atol=1e-5, rtol=0)
+        torch.testing.assert_close(ours.log_prob(tokens), likewise, atol=1e-5, rtol=0)
+    assert ours.draw(uniform[:, 0])[0].equal(tokens[:, 0])
+    for ask in ("confidence", "entropy", "log_probs"):
+        torch.testing.assert_close(getattr(ours, ask)().double(), getattr(plain, ask)(), atol=1e-5, rtol=0)
+    kept = torch.arange(23) % 3 == 0
+    for part in (ours.select(kept), project(hidden, head).select(kept)):  # after and before anything is summed up
+        assert torch.equal(part.draw(uniform[kept])[0], tokens[kept])
+    cold, likewise = ours.tempered(0.5), plain.tempered(0.5)
+    assert torch.equal(cold.draw(uniform)[0], likewise.draw(uniform)[0])
+    torch.testing.assert_close(cold.entropy(), likewise.entropy(), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_a_question_asked_again_does_not_project_again(in_pieces, monkeypatch):
+    ours, widths, linear = project(*large_head(2000)), [], F.linear
+    monkeypatch.setattr(F, "linear", lambda h, *rest: widths.append(len(h) * len(rest[0])) or linear(h, *rest))
+    uniform = torch.rand(23, 1, generator=make_generator(2), dtype=torch.float64)
+    tokens, _ = ours.draw(uniform)
+    assert 23 * 2000 <= sum(widths) <= 23 * (2000 + BLOCK)  # everything once, and a block for each draw
+    widths.clear()
+    ours.select(torch.arange(5)).log_prob(tokens[:5])
+    assert widths == []
+
+
+@torch.no_grad()
+def test_draws_from_a_projection_follow_its_law(in_pieces):
+    hidden, head = large_head(3 * BLOCK)
+    law = exact_log_probs(hidden[:1], head)[0].exp().view(-1, 32).sum(-1)
+    predictions = project(hidden[:1].expand(4000, -1), head)
+    tokens, _ = predictions.draw(torch.rand(4000, generator=make_generator(5), dtype=torch.float64))
+    oracle.assert_law([(int(token) // 32,) for token in tokens], {(i,): float(p) for i, p in enumerate(law)}, 4000)
+
+
+def test_what_is_to_be_trained_is_written_out(in_pieces):
+    assert isinstance(project(*large_head(1000)), Table)
+
+
+@torch.no_grad()
+def test_weights_that_are_no_numbers_are_refused_where_they_are_drawn_from(in_pieces):
+    hidden, head = large_head(1000)
+    head.weight[400] = torch.nan
+    with pytest.raises(UserError, match="not numbers"):
+        project(hidden, head).draw(torch.rand(23, generator=make_generator(0), dtype=torch.float64))
 
 
 @torch.no_grad()
@@ -148,7 +220,7 @@ def test_where_memory_is_short_pieces_are_small_and_the_numbers_the_same(monkeyp
     assert memory.fitting(100, 8, xt.device) == 1 and memory.pass_tokens(xt.device) == 1
     torch.testing.assert_close(energy(*inputs), plenty, atol=1e-5, rtol=1e-6)
     projected, true = predict(denoiser, xt), x0[xt == V]
-    assert projected.rows.shape[-1] != V  # nothing is kept
+    assert isinstance(projected, Projection)  # nothing is kept
     torch.testing.assert_close(projected.log_prob(true), kept.log_prob(true), atol=1e-5, rtol=0)
 
 

@@ -112,7 +112,7 @@ def draw_lines(ax: "Axes", lines: Sequence[Line], *, is_joined: bool = True) -> 
 def name_lines(ax: "Axes", lines: Sequence[Line]) -> None:
     """The names of the lines in their colours, right of the panel, each at the height of its line's last point.
 
-    A name is moved down as far as needed to stay clear of the one above it; a line without any known point has none.
+    Names that would touch move apart; a line without any known point has none.
     """
     ax.figure.draw_without_rendering()  # type: ignore[union-attr]  # heights are known only after layout
     to_panel = ax.transData + ax.transAxes.inverted()
@@ -120,16 +120,26 @@ def name_lines(ax: "Axes", lines: Sequence[Line]) -> None:
     ends = {index: (points[-1].x, points[-1].y) for index, points in known.items() if points}
     # Some lines may leave the panel: their names stay beside it.
     heights = {index: min(1.0, max(0.0, float(to_panel.transform(end)[1]))) for index, end in ends.items()}
-    above, gap = 1.06, 0.06
-    for index in sorted(heights, key=lambda index: -heights[index]):
-        above = min(heights[index], above - gap)
+    for index, place in _spread(heights).items():
         colour = look(index)["color"]
         ax.annotate(
-            lines[index].name, (ends[index][0], heights[index]), (1.03, above), xycoords=("data", "axes fraction"),
+            lines[index].name, (ends[index][0], heights[index]), (1.03, place), xycoords=("data", "axes fraction"),
             textcoords="axes fraction", color=colour, va="center", fontsize=9, annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": colour, "alpha": 0.3, "linewidth": 0.7, "shrinkB": 6,
                         "relpos": (0, 0.5)},
         )  # fmt: skip
+
+
+def _spread(heights: Mapping[int, float]) -> dict[int, float]:
+    """Places in [0, 1] near the given heights, in their order, that leave each name its own line if there is room."""
+    gap = min(0.06, 1 / max(1, len(heights) - 1))
+    falling = sorted(heights, key=lambda index: -heights[index])
+    places: dict[int, float] = {}
+    for rank, index in enumerate(falling):
+        above = places[falling[rank - 1]] - gap if rank else 1.0
+        below = gap * (len(falling) - 1 - rank)  # what those that follow need
+        places[index] = max(min(heights[index], above), below)
+    return places
 
 
 def note(

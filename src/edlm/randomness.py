@@ -76,8 +76,7 @@ def _invert(log_probs: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _search(log_probs: Tensor, uniform: Tensor) -> Tensor:
-    cumulative = log_probs.double().exp().cumsum(-1)  # (N, V)
-    return torch.searchsorted(cumulative, _below(cumulative, uniform), right=True)
+    return search(log_probs.double().exp().cumsum(-1), uniform)
 
 
 def _search_blocks(log_probs: Tensor, uniform: Tensor) -> Tensor:
@@ -88,14 +87,22 @@ def _search_blocks(log_probs: Tensor, uniform: Tensor) -> Tensor:
     padded[:, V:] = 0
     probs = padded.unflatten(-1, (-1, BLOCK))  # (N, blocks, BLOCK)
     cumulative = probs.sum(-1).double().cumsum(-1)  # (N, blocks)
-    target = _below(cumulative, uniform)  # (N, K)
-    block = torch.searchsorted(cumulative, target, right=True)
-    before = F.pad(cumulative, (1, 0)).gather(-1, block)
-    share = (target - before) / (cumulative.gather(-1, block) - before)  # (N, K)
+    block, share = find(cumulative, uniform)
     rows = torch.arange(N, device=probs.device).unsqueeze(-1)
     inside = probs[rows, block].double().cumsum(-1)  # (N, K, BLOCK)
-    token = torch.searchsorted(inside, _below(inside, share.unsqueeze(-1)), right=True).squeeze(-1)
-    return block * BLOCK + token
+    return block * BLOCK + search(inside, share.unsqueeze(-1)).squeeze(-1)
+
+
+def search(cumulative: Tensor, share: Tensor) -> Tensor:
+    """Where shares (..., K) of the total fall in a cumulative sum (..., n): (..., K)."""
+    return torch.searchsorted(cumulative, _below(cumulative, share), right=True)
+
+
+def find(cumulative: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, and what share of the weight found there comes before the point, to search inside: both (..., K)."""
+    place = search(cumulative, share)
+    before = F.pad(cumulative, (1, 0)).gather(-1, place)
+    return place, (_below(cumulative, share) - before) / (cumulative.gather(-1, place) - before)
 
 
 def _below(cumulative: Tensor, share: Tensor) -> Tensor:

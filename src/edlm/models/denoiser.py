@@ -8,7 +8,6 @@ from itertools import repeat
 from typing import ClassVar, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from edlm.memory import pass_tokens
@@ -16,7 +15,7 @@ from edlm.models.pretrained import PretrainedModel
 from edlm.models.transformer import Transformer, TransformerConfig
 from edlm.schedule import Schedule, make_schedule
 from edlm.tokenization import Tokenizer
-from edlm.vocabulary import Predictions, project, table
+from edlm.vocabulary import Predictions, Table, log_probs, project
 
 
 class DenoiserLike(Protocol):
@@ -57,10 +56,10 @@ class Denoiser(PretrainedModel):
         `where` (B, L) picks some of them instead of all. Unmasked positions are copies by definition and have no row;
         `masking.substitute` writes them out. The mask has no column, so it can get no mass.
         """
-        return self.log_probs(self.hidden(xt, t, where))
+        return log_probs(self.hidden(xt, t, where), self.transformer.head)
 
     def hidden(self, xt: Tensor, t: Tensor | None = None, where: Tensor | None = None) -> Tensor:
-        """What `log_probs` makes its distributions from: (N, D). Large batches are read in parts."""
+        """What the distributions are made from: (N, D). Large batches are read in parts."""
         where = xt == self.mask_id if where is None else where
         rows = max(1, pass_tokens(xt.device) // xt.shape[1])
         if torch.is_grad_enabled() or len(xt) <= rows:
@@ -69,16 +68,12 @@ class Denoiser(PretrainedModel):
         parts = zip(xt.split(rows), times, where.split(rows), strict=False)
         return torch.cat([self.transformer(x, at, where=chosen) for x, at, chosen in parts])
 
-    def log_probs(self, hidden: Tensor) -> Tensor:
-        """(n, V) from (n, D)."""
-        return F.log_softmax(self.transformer.head(hidden).float(), dim=-1)
-
 
 def predict(denoiser: DenoiserLike, xt: Tensor, t: Tensor | None = None, where: Tensor | None = None) -> Predictions:
     """What the denoiser says about the masked positions of `xt` (B, L), or about those of `where` (B, L).
 
-    Denoisers that can, project their hidden states piece by piece; any other gives its whole table.
+    Of our own the hidden states are enough; any other gives its whole table.
     """
     if not isinstance(denoiser, Denoiser):
-        return table(denoiser(xt, t, where))
-    return project(denoiser.hidden(xt, t, where), denoiser.log_probs, denoiser.vocab_size)
+        return Table(denoiser(xt, t, where))
+    return project(denoiser.hidden(xt, t, where), denoiser.transformer.head)

@@ -22,7 +22,7 @@ from edlm.models.energy_network import EnergyNetwork
 from edlm.nce import LOSSES, contrast, diagnostics
 from edlm.objectives import Times, cross_entropy, masked_log_likelihood, nelbo_at_time
 from edlm.training.batches import NoisyBatches
-from edlm.vocabulary import table
+from edlm.vocabulary import Table
 
 Batch = dict[str, Tensor]
 Model = Denoiser | Autoregressive | EnergyNetwork
@@ -74,7 +74,7 @@ class LanguageModelTask:
         length = batch["x0"].shape[1]
         if isinstance(self.model, Autoregressive):
             return (cross_entropy(self.model(batch["x0"])) / length).float()
-        predictions = table(self.model(batch["xt"], batch["t"]))
+        predictions = Table(self.model(batch["xt"], batch["t"]))
         log_likelihood = masked_log_likelihood(predictions, batch["x0"], batch["xt"], self.model.mask_id)
         weight = self.times.spacing(batch["t"])
         return (weight * nelbo_at_time(log_likelihood, batch["t"], self.model.schedule) / length).float()
