@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 
 from edlm.plots import _spread
@@ -10,7 +12,7 @@ def test_however_many_names_they_stay_in_the_panel_apart_and_in_order(num):
         assert all(-1e-9 <= place <= 1 for place in places.values())
         falling = sorted(places.values(), reverse=True)
         gap = min(0.06, 1 / max(1, num - 1))
-        assert all(above - below > gap - 1e-9 for above, below in zip(falling, falling[1:], strict=False))
+        assert all(above - below > gap - 1e-9 for above, below in pairwise(falling))
         assert sorted(places, key=lambda i: -places[i]) == sorted(places, key=lambda i: (-heights[i], i))
 
 
