@@ -15,7 +15,7 @@ from edlm.benchmarks.cost import Setting, Speed, Work, network_work, projection_
 from edlm.benchmarks.isolated import Measured, isolated
 from edlm.benchmarks.sampling import PROCESS, QUICK, SCALES, bench_sampling
 from edlm.benchmarks.sampling_process import measure_speed, run
-from edlm.benchmarks.sampling_report import agreement_of, exponent
+from edlm.benchmarks.sampling_report import agreement_of, exponent, report
 from edlm.errors import UserError
 from edlm.memory import PASS_TOKENS
 from edlm.models.autoregressive import Autoregressive, AutoregressiveConfig
@@ -101,6 +101,17 @@ def test_all_samplers_are_timed_in_turns():
     for name in ("plain", "float32"):
         assert row[f"{name}_ratio"] == pytest.approx(row[name] / row["ours"])
         assert row[f"{name}_ratio_range"][0] <= row[f"{name}_ratio"] <= row[f"{name}_ratio_range"][1]
+    assert "compiled" not in row
+
+
+@pytest.mark.slow
+def test_compiled_networks_take_turns_too_if_that_is_asked_for():
+    row = run(replace(QUICK, candidates=2), "turns-compiled", 1)
+    assert row["plain_compiled_ratio"] == pytest.approx(row["plain"] / row["compiled"])
+    about = {"predicted": 1.0, "share_of_peak": 0.5, "ours_megabytes": 1.0, "plain_megabytes": 1.0}
+    machine = {"threads": 1} | dict.fromkeys(("peak", "network", "drawn", "scored", "call", "step"), 1.0)
+    text, _ = report([("machine", machine), ("compared", row | about)])
+    assert f"{row['plain_compiled_ratio']:.2f}" in text and "plain / compiled" in text
 
 
 def test_memory_is_flat_in_the_number_of_candidates():

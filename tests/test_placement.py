@@ -118,6 +118,19 @@ def test_a_masked_model_from_elsewhere_is_not_compiled(tmp_path):
 
 @pytest.mark.slow
 @torch.no_grad()
+def test_a_learned_energy_is_compiled_where_it_computes():
+    (x0, xt), t = half_masked(), torch.full((4,), 0.5)
+    network = energy_from_denoiser(tiny_denoiser()).eval()
+    torch.nn.init.normal_(network.transformer.head.weight, generator=make_generator(6))
+    plain = network(x0, xt, t)
+    compile_network(network)
+    compiled_before = torch._dynamo.utils.counters["frames"]["ok"]
+    torch.testing.assert_close(network(x0, xt, t), plain, atol=1e-5, rtol=1e-5)
+    assert torch._dynamo.utils.counters["frames"]["ok"] > compiled_before
+
+
+@pytest.mark.slow
+@torch.no_grad()
 def test_a_compiled_network_gives_the_same_numbers_and_texts(tmp_path):
     plain, compiled = tiny_denoiser(), tiny_denoiser()
     tiny_autoregressive().save_pretrained(tmp_path / "ar")

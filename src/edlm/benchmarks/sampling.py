@@ -68,9 +68,12 @@ SCALES = {
 
 
 def bench_sampling(
-    scale: str, ask: Ask, *, parts: Sequence[str], repeats: int
+    scale: str, ask: Ask, *, parts: Sequence[str], repeats: int, compiled: bool = False
 ) -> Iterator[tuple[str, dict[str, Any]]]:  # fmt: skip
-    """(section, row) of the parts that were asked for at one scale, as they are measured; the machine comes first."""
+    """(section, row) of the parts that were asked for at one scale, as they are measured; the machine comes first.
+
+    With `compiled` our sampler also takes its turns with compiled networks.
+    """
     if scale not in SCALES:
         raise UserError(f"--scale must be one of {', '.join(SCALES)}, got {scale!r}")
     if unknown := [part for part in parts if part not in PARTS]:
@@ -78,6 +81,7 @@ def bench_sampling(
     plan = SCALES[scale]
 
     def measure(setting: Setting, what: str, repeats: int = repeats) -> dict[str, Any]:
+        what = "turns-compiled" if what == "turns" and compiled else what
         return ask(PROCESS, setting.label, asdict(setting), what, repeats)
 
     speed = measure(plan.compared[0], "speed")

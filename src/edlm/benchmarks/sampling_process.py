@@ -17,12 +17,15 @@ from edlm.benchmarks.isolated import arguments_of, peak_megabytes
 HEAD_WIDTH = 64
 SAMPLERS = ("ours", "plain", "float32")
 """Ours, Algorithm 1 as stated, and that with noise in float32, which has another law but is what public code does."""
+COMPILED = "compiled"
+"""Ours with compiled networks, if that is asked for."""
 LARGE_VOCABULARY = 1 << 15
 """Over a smaller vocabulary the speed of projecting onto one cannot be measured, nor does it matter."""
 
 
 def run(setting: Setting, what: str, repeats: int) -> dict[str, Any]:
-    """`what` is ours, plain, turns of all, memory of ours or of plain, speed, causal or steps."""
+    """`what` is ours, plain, turns of all (turns-compiled: and of ours compiled), memory of ours or of plain, speed,
+    causal or steps."""
     import torch
 
     if what == "speed":
@@ -37,24 +40,41 @@ def run(setting: Setting, what: str, repeats: int) -> dict[str, Any]:
     if what.endswith("memory"):
         sampler_of(what.removesuffix("-memory"), setting, denoiser, causal)(0)
         return {"setting": setting.label, "candidates": setting.candidates, "peak_megabytes": peak_megabytes()}
-    return take_turns(setting, SAMPLERS if what == "turns" else (what,), denoiser, causal, repeats)
-
-
-def take_turns(setting: Setting, names: tuple[str, ...], denoiser: Any, causal: Any, repeats: int) -> dict[str, Any]:
-    """Seconds of each sampler, and for all but the first the ratio of its turns to those of the first just before."""
+    samplers = {name: sampler_of(name, setting, denoiser, causal) for name in (SAMPLERS if "turns" in what else [what])}
     short = replace(setting, steps=1, candidates=min(2, setting.candidates))
-    for name in names:
+    for name in samplers:
         sampler_of(name, short, denoiser, causal)(0)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+    if what == "turns-compiled":
+        samplers[COMPILED] = compiled_sampler(setting)
+    return {"setting": setting.label} | take_turns(samplers, repeats)
+
+
+def take_turns(samplers: dict[str, Callable[[int], Any]], repeats: int) -> dict[str, Any]:
+    """Seconds of each sampler, and of others the ratio of their turns to those of ours, compiled or not."""
+    seconds: dict[str, list[float]] = {name: [] for name in samplers}
     for seed in range(repeats):
-        for name in names:
-            seconds[name].append(timed(lambda: sampler_of(name, setting, denoiser, causal)(seed)))  # noqa: B023
-    row: dict[str, Any] = {"setting": setting.label, **{name: statistics.median(v) for name, v in seconds.items()}}
+        for name, draw in samplers.items():
+            seconds[name].append(timed(lambda: draw(seed)))  # noqa: B023
+    row: dict[str, Any] = {name: statistics.median(v) for name, v in seconds.items()}
     row |= {f"{name}_range": [min(v), max(v)] for name, v in seconds.items()}
-    for name in names[1:]:
-        ratios = [other / first for other, first in zip(seconds[name], seconds[names[0]], strict=True)]
-        row |= {f"{name}_ratio": statistics.median(ratios), f"{name}_ratio_range": [min(ratios), max(ratios)]}
+    for other in [name for name in ("plain", "float32") if "ours" in seconds and name in seconds]:
+        for base, key in (("ours", f"{other}_ratio"), (COMPILED, f"{other}_{COMPILED}_ratio")):
+            ratios = [a / b for a, b in zip(seconds[other], seconds.get(base, []), strict=False)]
+            if ratios:
+                row |= {key: statistics.median(ratios), f"{key}_range": [min(ratios), max(ratios)]}
     return row
+
+
+def compiled_sampler(setting: Setting) -> Callable[[int], Any]:
+    """Ours with networks of the same size, compiled before it is timed: a whole run meets all shapes of input."""
+    from edlm.models.placement import compile_network
+
+    denoiser, causal = random_models(setting)
+    for network in (denoiser, causal):
+        compile_network(network)
+    draw = sampler_of("ours", setting, denoiser, causal)
+    draw(0)
+    return draw
 
 
 def timed(function: Callable[[], Any]) -> float:
@@ -103,7 +123,7 @@ def importance_of(setting: Setting, causal: Any) -> Any:
 
 
 def sampler_of(name: str, setting: Setting, denoiser: Any, causal: Any) -> Callable[[int], Any]:
-    """Draws one batch from a seed: with one of SAMPLERS."""
+    """Draws one batch from a seed: with one of SAMPLERS, as the networks are."""
     import torch
 
     from edlm import sampler

@@ -14,6 +14,7 @@ from edlm.reports import markdown_table
 COMPARED = [
     "setting", "ours, s", "plain, s", "plain / ours", "float32 / ours", "predicted, s", "share of peak", "ours", "plain"
 ]  # fmt: skip
+COMPILED = ["setting", "ours, compiled, s", "plain / compiled", "float32 / compiled"]
 MEMORY = ["setting", "peak memory"]
 PREDICTED = ["setting", "TFLOP", "vocabulary", "calls", "seconds"]
 CURVES = ["over", "value", "seconds", "range", "predicted, s", "share of peak"]
@@ -34,6 +35,8 @@ def report(rows: Sequence[tuple[str, dict[str, Any]]]) -> tuple[str, dict[str, A
     )
     if sections["compared"]:
         text += "\n" + markdown_table([COMPARED, *(compared_cells(row) for row in sections["compared"])])
+    if with_compiled := [row for row in sections["compared"] if "compiled" in row]:
+        text += "\n" + markdown_table([COMPILED, *(compiled_cells(row) for row in with_compiled)])
     if sections["memory"]:
         cells = [[row["setting"], megabytes(row["peak_megabytes"])] for row in sections["memory"]]
         text += "\n" + markdown_table([MEMORY, *cells])
@@ -87,13 +90,20 @@ def predicted(settings: Sequence[Setting], *, speed: float, bandwidth: float) ->
 
 
 def compared_cells(row: dict[str, Any]) -> list[str]:
-    ratios = [
-        f"{row[f'{name}_ratio']:.2f} ({row[f'{name}_ratio_range'][0]:.2f} to {row[f'{name}_ratio_range'][1]:.2f})"
-        for name in ("plain", "float32")
-    ]
+    ratios = [ratio_of(row, f"{name}_ratio") for name in ("plain", "float32")]
     paper = [f"{row['predicted']:.2f}", f"{row['share_of_peak']:.0%}"]
     memory = [megabytes(row["ours_megabytes"]), megabytes(row["plain_megabytes"])]
     return [row["setting"], f"{row['ours']:.2f}", f"{row['plain']:.2f}", *ratios, *paper, *memory]
+
+
+def compiled_cells(row: dict[str, Any]) -> list[str]:
+    ratios = [ratio_of(row, f"{name}_compiled_ratio") for name in ("plain", "float32")]
+    return [row["setting"], f"{row['compiled']:.2f}", *ratios]
+
+
+def ratio_of(row: dict[str, Any], key: str) -> str:
+    low, high = row[f"{key}_range"]
+    return f"{row[key]:.2f} ({low:.2f} to {high:.2f})"
 
 
 def curve_cells(row: dict[str, Any]) -> list[str]:

@@ -104,7 +104,7 @@ def likelihood(
 @app.command
 def sample(
     *, scale: str = "quick", parts: str = "compared,causal,steps,memory,curves", repeats: int = 2,
-    out: Path | None = None, json: bool = False,
+    compile: bool = False, out: Path | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     """Seconds and peak memory of EDLM-coAR sampling: against the plain algorithm, and as the work grows.
 
@@ -120,6 +120,8 @@ def sample(
         one), memory (in k) and curves (over steps, candidates, length, vocabulary and batch).
     repeats
         Turns of each sampler, after a short one to warm up.
+    compile
+        Let our sampler also take its turns with compiled networks; compiling itself takes a minute and is not counted.
     out
         Folder for table, numbers, plots and measurements; by default runs/bench-sample-SCALE.
     json
@@ -136,8 +138,9 @@ def sample(
     folder = out or Path(f"runs/bench-sample-{scale}")
     rows = []
     for section, row in bench_sampling(
-        scale, Measured(folder / "measured.jsonl"), parts=[part.strip() for part in parts.split(",")], repeats=repeats
-    ):
+        scale, Measured(folder / "measured.jsonl"), parts=[part.strip() for part in parts.split(",")], repeats=repeats,
+        compiled=compile,
+    ):  # fmt: skip
         print(f"{section}: {row.get('setting', 'speed')} done", file=sys.stderr)
         rows.append((section, row))
     text, results = report(rows)

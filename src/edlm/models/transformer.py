@@ -143,10 +143,11 @@ class Rotary(nn.Module):
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
     def forward(self, x: Tensor, start: int) -> Tensor:
-        """Turn `x` (B, H, l, D/H), whose first position is `start`."""
-        cos, sin = (table[start : start + x.shape[2]].to(x.dtype) for table in (self.cos, self.sin))
+        """Turn `x` (..., l, D/H), whose first position is `start`."""
+        cos, sin = (table[start : start + x.shape[-2]].to(x.dtype) for table in (self.cos, self.sin))
         first, second = x.chunk(2, dim=-1)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+        turned = torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)
+        return torch.cat(turned, dim=-1)
 
 
 Positions = tuple[Tensor, ...]
@@ -170,9 +171,9 @@ class Attention(nn.Module):
     def forward(self, h: Tensor, rotary: Rotary, cache: Cache | None, at: Positions | None) -> Tensor:
         """(B, L, D), or (N, D) of the positions `at`."""
         B, length, D = h.shape
-        q, k, v = self.qkv(h).view(B, length, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)  # (B, H, l, D/H) each
+        qkv = self.qkv(h).view(B, length, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)  # (3, B, H, l, D/H)
         start = cache.start(self.layer) if cache is not None else 0
-        q, k = rotary(q, start), rotary(k, start)
+        (q, k), v = rotary(qkv[:2], start), qkv[2]
         if cache is not None:
             k, v = cache.append(self.layer, k, v)
         y = F.scaled_dot_product_attention(q, k, v, **self._visibility(length, start, h.device))

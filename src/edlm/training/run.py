@@ -14,6 +14,7 @@ from edlm.generation import generate
 from edlm.models.denoiser import Denoiser
 from edlm.models.energy_network import EnergyNetwork
 from edlm.models.load import load_as
+from edlm.models.placement import compile_network
 from edlm.sample_config import SampleConfig
 from edlm.training.build import Kind, build_model, data_of, energy_task, language_model_task
 from edlm.training.callbacks import Housekeeping, MetricsFile, Preview, ProgressBar
@@ -127,7 +128,7 @@ def build_trainer(
 ) -> tuple[DiffusionTrainer, Housekeeping]:
     """The trainer with its callbacks."""
     if config.run.compile:
-        task.model.transformer.compile()
+        compile_network(task.model)
     out = Path(config.run.out)
     tokens_per_step = config.run.batch_size * task.model.length
     is_shown = sys.stderr.isatty() if config.run.progress is None else config.run.progress
