@@ -49,7 +49,8 @@ def test_texts_follow_the_enumerated_law_which_is_that_of_no_fixed_number(name):
     state, info = draw(Adaptive(energy, 4, target=TARGET), N)
     oracle.assert_law([tuple(row) for row in state.x.tolist()], law, N)
     assert set(info.choice.num_scored.tolist()) == {2, 4}
-    assert state.energy_evaluations.tolist() == info.choice.num_scored.tolist()
+    assert state.energy_evaluations[info.choice.rows].tolist() == info.choice.num_scored.tolist()
+    assert state.energy_evaluations.sum() == info.choice.num_scored.sum() and len(info.choice.rows) < N  # four agree
     for k in (2, 4):
         assert oracle.total_variation(law, oracle.candidate_law((V,) * L, TABLE, weight, k, V)) > 0.002
 
@@ -75,7 +76,7 @@ def test_a_step_energy_judges_what_is_revealed():
 
 def test_a_target_of_one_never_weighs_more_than_two():
     state, _ = draw(Adaptive(ENERGIES["ar"][0], 16, target=1.0), 50)
-    assert (state.energy_evaluations == 2).all()
+    assert set(state.energy_evaluations.tolist()) <= {0, 2} and (state.energy_evaluations == 2).double().mean() > 0.9
 
 
 @pytest.mark.parametrize("budget", [1, 7, 40, 10_000])
@@ -93,7 +94,7 @@ def test_the_budget_is_kept_at_every_step_and_spread_over_the_text(budget, R):
 def test_without_means_it_is_the_plain_sampler():
     plain, _ = draw(None, 50)
     ours, info = draw(Adaptive(ENERGIES["ar"][0], 8, target=3.0, budget=1), 50)
-    assert torch.equal(plain.x, ours.x) and (ours.energy_evaluations == 0).all() and (info.choice.chosen == 0).all()
+    assert torch.equal(plain.x, ours.x) and (ours.energy_evaluations == 0).all() and info.choice is None
 
 
 @pytest.mark.parametrize("R", [0, 1])

@@ -17,6 +17,7 @@ from edlm.importance import (
     effective_sample_size,
     energy_ess,
     log_weights,
+    make_importance,
     propose,
 )
 from edlm.models.energy_network import energy_from_denoiser
@@ -192,6 +193,27 @@ def test_the_distance_to_the_exact_ebm_falls_like_one_over_k():
         distances.append(oracle.total_variation(law, target))
     slope = np.polyfit(np.log(ks), np.log(distances), 1)[0]
     assert -1.35 < slope < -0.75, (slope, distances)
+
+
+@pytest.mark.parametrize("completions", [0, 2])
+def test_candidates_that_agree_on_what_is_revealed_are_not_weighed_and_nothing_else_changes(completions, monkeypatch):
+    """Draw for draw: whichever were taken, the step would reveal the same."""
+    importance = make_importance(ENERGIES["learned"][0], 2, completions=completions)
+
+    def run():
+        state = sampler.init(L, make_streams(0, range(500)), V)
+        steps = list(sampler.trajectory(state, TableDenoiser(DENOISER, V), uniform_times(6), importance=importance))
+        return steps[-1][0], [info.choice for _, info in steps]
+
+    ours, choices = run()
+    monkeypatch.setattr("edlm.importance.disagree", lambda x0, is_revealed: torch.ones(len(x0), dtype=torch.bool))
+    theirs, all_choices = run()
+    assert torch.equal(ours.x, theirs.x)
+    assert ours.energy_evaluations.sum() < 0.8 * theirs.energy_evaluations.sum()
+    for some, every in zip(choices, all_choices, strict=True):
+        weighed = torch.isin(every.rows, some.rows)
+        torch.testing.assert_close(some.energies, every.energies[weighed])
+        assert torch.equal(some.x0, every.x0[weighed]) and torch.equal(some.chosen, every.chosen[weighed])
 
 
 @every_energy

@@ -70,7 +70,9 @@ def test_many_candidates_and_completions_reach_the_energy_based_models_own_step(
         after, info = sampler.reveal(state, DENOISER, time, time / 2, is_revealed, importance=importance)
         share = np.bincount(after.x[:, 1].numpy(), minlength=V) / 4000
         distances.append(np.abs(share - marginal).sum() / 2)
-        assert info.choice.energies.shape == (4000, k) and (after.energy_evaluations == k * R).all()
+        assert info.choice.energies.shape == (len(info.choice.rows), k)
+        weighed = torch.isin(torch.arange(4000), info.choice.rows)  # not those whose candidates all agree
+        assert torch.equal(after.energy_evaluations, k * R * weighed.long()) and weighed.double().mean() > 0.2
     assert distances[1] < 0.03
 
 

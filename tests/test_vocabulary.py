@@ -207,6 +207,11 @@ def test_every_way_of_sharing_work_gives_the_plain_energies(kind, first, in_piec
     fast = energy(candidates, xt, t, log_proposal)
     torch.testing.assert_close(fast, plain_energy(kind, model, candidates, xt, t, log_proposal), atol=1e-4, rtol=1e-5)
     assert torch.equal(fast[:, 1] - log_proposal[:, 1], fast[:, 3] - log_proposal[:, 3]) or kind == "nce"
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    with memory.whole_passes():  # one for each process that shares the weights, whatever it holds
+        torch.testing.assert_close(energy(candidates, xt, t, log_proposal), fast, atol=1e-4, rtol=1e-5)
+    assert len(calls) == 1
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from edlm.errors import UserError
-from edlm.importance import Candidates, ImportanceSampling, Step, effective_sample_size, make_importance
+from edlm.importance import Candidates, ImportanceSampling, Step, disagree, effective_sample_size, make_importance
 
 
 @dataclass(frozen=True)
@@ -60,18 +60,20 @@ class Adaptive(ImportanceSampling):
         return make_importance(self.energy, self.num_candidates, self.window, self.temperature, self.completions)
 
     def candidates(self, at: Step, uniform: Tensor) -> Candidates:
-        return self.weigh_some(at, *self.fixed.propose(at, uniform))
+        x0, log_p = self.fixed.propose(at, uniform)
+        return self.weigh_some(at, x0, log_p, disagree(x0[:, :, 0], at.is_revealed))
 
-    def weigh_some(self, at: Step, x0: Tensor, log_p: Tensor) -> Candidates:
+    def weigh_some(self, at: Step, x0: Tensor, log_p: Tensor, undecided: Tensor | bool = True) -> Candidates:
         """Candidates (B, K, R, L), of which each sequence weighs as many as it needs; the others get no weight at all.
 
-        All are drawn, which is cheap, and have the log-probabilities (B, K, R).
+        All are drawn, which is cheap, and have the log-probabilities (B, K, R). Sequences that are not `undecided` (B,)
+        weigh none.
         """
         B, K, R, _ = x0.shape
         log_w = torch.full((B, K), -torch.inf, dtype=torch.float64, device=x0.device)
         num = torch.zeros(B, dtype=torch.long, device=x0.device)
         for start, stop in self.groups():
-            is_open = (num == start) & (self.affordable(at) >= stop)
+            is_open = (num == start) & (self.affordable(at) >= stop) & undecided
             if start:
                 is_open &= effective_sample_size(log_w[:, :start]) < self.target
             if not is_open.any():

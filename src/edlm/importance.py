@@ -46,10 +46,18 @@ class ImportanceSampling:
         return self.num_candidates
 
     def candidates(self, at: "Step", uniform: Tensor) -> "Candidates":
-        """Candidates drawn with `uniform` (B, K, L), and their weights."""
+        """Candidates drawn with `uniform` (B, K, L), and their weights.
+
+        Nothing is weighed where all agree on what is revealed: whichever were taken, the step would end the same.
+        """
         x0, log_proposal = self.propose(at, uniform)
-        log_w = self.weigh(at.xt, at.t, x0, log_proposal)
-        return Candidates(x0[:, :, 0], -self.temperature * log_w, log_w)
+        rows = disagree(x0[:, :, 0], at.is_revealed).nonzero()[:, 0]
+        log_w = torch.zeros(x0.shape[:2], dtype=torch.float64, device=x0.device)
+        num = torch.zeros(len(x0), dtype=torch.long, device=x0.device)
+        if len(rows):
+            log_w[rows] = self.weigh(at.xt[rows], at.t[rows], x0[rows], log_proposal[rows])
+            num[rows] = self.scored
+        return Candidates(x0[:, :, 0], -self.temperature * log_w, log_w, num_scored=num)
 
     def propose(self, at: "Step", uniform: Tensor, *, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Candidates (B, K, R, L), here with one completion R, and log p_theta of each (B, K, R).
@@ -146,7 +154,12 @@ class Candidates:
     log_z: Tensor | None = None
     """(B,) the logarithm of an unbiased estimate of Z, where that is another than their mean weight."""
     num_scored: Tensor | None = None
-    """(B,) how many the energy saw, where that is not the same for all sequences."""
+    """(B,) how many the energy saw; None if all."""
+
+
+def disagree(x0: Tensor, is_revealed: Tensor) -> Tensor:
+    """Whether candidates (B, K, L) differ at the positions (B, L) that a step reveals: (B,)."""
+    return ((x0 != x0[:, :1]) & is_revealed.unsqueeze(1)).flatten(1).any(-1)
 
 
 def is_in_window(t: Tensor, window: float) -> Tensor:
@@ -156,7 +169,7 @@ def is_in_window(t: Tensor, window: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Choice:
-    """What one step's importance sampling saw and chose, for the rows that took part."""
+    """What one step's importance sampling saw and chose, for the rows in which there was something to choose."""
 
     rows: Tensor
     """(B',) which rows of the batch."""
@@ -171,7 +184,17 @@ class Choice:
     log_z: Tensor | None = None
     """(B',) logarithm of an unbiased estimate of Z, from a sampler that has one of its own."""
     num_scored: Tensor | None = None
-    """(B',) sequences that the energy saw, from a sampler that decides."""
+    """(B',) sequences that the energy saw; None if all."""
+
+    def where_scored(self) -> "Choice | None":
+        """Without the rows that the energy did not see, or None if it saw none."""
+        if self.num_scored is None or (seen := self.num_scored > 0).all():
+            return self
+        if not seen.any():
+            return None
+        log_z = None if self.log_z is None else self.log_z[seen]
+        x0, energies, log_weights = self.x0[seen], self.energies[seen], self.log_weights[seen]
+        return Choice(self.rows[seen], x0, energies, log_weights, self.chosen[seen], log_z, self.num_scored[seen])
 
     @property
     def weights(self) -> Tensor:

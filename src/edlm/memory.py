@@ -1,5 +1,8 @@
 """How much memory is free, so that work can be cut into pieces that fit."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import torch
@@ -13,6 +16,7 @@ TOKEN_BYTES = 1 << 17
 """Memory that a token in a pass may need, generously: a few hidden states of a large network."""
 MEMINFO = Path("/proc/meminfo")
 UNKNOWN = 1 << 60
+_IS_WHOLE = ContextVar("is_whole", default=False)
 
 
 def free_memory(device: torch.device) -> int:
@@ -34,3 +38,20 @@ def fitting(wanted: int, size: int, device: torch.device) -> int:
 def pass_tokens(device: torch.device) -> int:
     """Tokens of one pass: a fixed number, or fewer if little memory is left."""
     return fitting(PASS_TOKENS.get(device.type, PASS_TOKENS["cpu"]), TOKEN_BYTES, device)
+
+
+@contextmanager
+def whole_passes() -> Iterator[None]:
+    """Inside, nothing is cut into passes: processes that share a network's weights must make the same ones, and into
+    how many the work of each would be cut depends on what it holds."""
+    before = _IS_WHOLE.set(True)
+    try:
+        yield
+    finally:
+        _IS_WHOLE.reset(before)
+
+
+def in_one_pass() -> bool:
+    """Whether everything goes through a network at once: inside `whole_passes`, and while gradients are recorded, since
+    the backward pass keeps all of it anyway."""
+    return torch.is_grad_enabled() or _IS_WHOLE.get()

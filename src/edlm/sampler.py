@@ -167,7 +167,7 @@ class Active:
 
 def resampled(
     active: Active, denoiser: DenoiserLike, temperature: float, importance: ImportanceSampling, step: int
-) -> tuple[Tensor, Choice]:
+) -> tuple[Tensor, Choice | None]:
     """The revealed tokens (N,) of one step of the paper's Algorithm 1, and what they were chosen from.
 
     K completions of all masked positions are drawn from the denoiser, one is resampled by its energy, and the positions
@@ -187,7 +187,7 @@ def resampled(
     chosen, weights = choose(made.log_weights, rand((B,), active.generators, device=device))
     taken = made.x0[torch.arange(B, device=device), chosen]  # (B', L)
     about = Choice(active.rows, made.x0, made.energies, weights, chosen, made.log_z, made.num_scored)
-    return taken[active.is_revealed], about
+    return taken[active.is_revealed], about.where_scored()
 
 
 def share_known(state: State, is_revealed: Tensor, mask_id: int) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from edlm.memory import pass_tokens
+from edlm.memory import in_one_pass, pass_tokens
 from edlm.models.autoregressive import Autoregressive, CausalLike
 from edlm.models.transformer import Cache
 
@@ -19,12 +19,12 @@ LEAST_SHARED = 16
 def score_candidates(x0: Tensor, score: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """Numbers (B, K) float64 of the candidates `x0` (B, K, L), from `score(rows (P,), x0 (P, L)) -> (P,)`.
 
-    `rows` says which sequence each candidate belongs to. Candidates of a sequence that are equal are scored once. While
-    gradients are recorded everything goes through in one pass, since the backward pass keeps all of it anyway.
+    `rows` says which sequence each candidate belongs to. Candidates of a sequence that are equal are scored once, but
+    not where all have to go through in one pass.
     """
     B, K, L = x0.shape
     rows = torch.arange(B, device=x0.device).repeat_interleave(K)
-    if torch.is_grad_enabled():
+    if in_one_pass():
         return score(rows, x0.reshape(B * K, L)).double().view(B, K)
     pairs = torch.cat([rows.unsqueeze(-1), x0.reshape(B * K, L)], dim=-1)  # (P, 1 + L)
     different, where = torch.unique(pairs, dim=0, return_inverse=True)
@@ -46,7 +46,7 @@ def causal_log_probs(model: CausalLike, x0: Tensor, is_masked: Tensor, *, carry_
     masked_columns = is_masked.any(0).nonzero()[:, 0].tolist() or [0]
     if carry_over:
         x0, where = x0[..., : masked_columns[-1] + 1], where[:, : masked_columns[-1] + 1]
-    if torch.is_grad_enabled() or masked_columns[0] < LEAST_SHARED or x0.shape[1] == 1:
+    if in_one_pass() or masked_columns[0] < LEAST_SHARED or x0.shape[1] == 1:
         return score_candidates(x0, lambda rows, x: model(x, where[rows]).double().sum(-1))
     return _after_shared(model, x0, where, masked_columns[0])
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from edlm.memory import pass_tokens
+from edlm.memory import in_one_pass, pass_tokens
 from edlm.models.pretrained import PretrainedModel
 from edlm.models.transformer import Transformer, TransformerConfig
 from edlm.schedule import Schedule, make_schedule
@@ -62,7 +62,7 @@ class Denoiser(PretrainedModel):
         """What the distributions are made from: (N, D). Large batches are read in parts."""
         where = xt == self.mask_id if where is None else where
         rows = max(1, pass_tokens(xt.device) // xt.shape[1])
-        if torch.is_grad_enabled() or len(xt) <= rows:
+        if in_one_pass() or len(xt) <= rows:
             return self.transformer(xt, t, where=where)
         times = t.split(rows) if t is not None else repeat(None)
         parts = zip(xt.split(rows), times, where.split(rows), strict=False)

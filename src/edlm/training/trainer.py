@@ -18,6 +18,7 @@ from edlm._version import __version__
 from edlm.config import to_dict
 from edlm.errors import UserError
 from edlm.evaluation import choose_blocks
+from edlm.memory import whole_passes
 from edlm.randomness import make_generator
 from edlm.training import checkpoint as ckpt
 from edlm.training.batches import Rows
@@ -135,7 +136,8 @@ class DiffusionTrainer(Trainer):
     def evaluating(self) -> Iterator[None]:
         """Averaged weights, eval mode and the precision of training inside; train mode after."""
         self.bare.eval()
-        with self.averaged(), self.accelerator.autocast():
+        cut = whole_passes() if self.config.run.shard else nullcontext()
+        with self.averaged(), self.accelerator.autocast(), cut:
             yield
         self.bare.train()
 
