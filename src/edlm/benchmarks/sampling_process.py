@@ -147,7 +147,7 @@ def sampler_of(name: str, setting: Setting, denoiser: Any, causal: Any) -> Calla
 
 
 def measure_speed(setting: Setting, repeats: int) -> dict[str, float]:
-    """The constants of `cost.Speed`, each from what it is about alone, and the speed of a large matrix product.
+    """The constants of `cost.Speed`, each from what it is about alone, and the greatest speed of a large matrix product.
 
     A pass takes a call and its arithmetic: both come from one sequence and from as many as a pass may hold. What a step
     takes besides is what these leave unexplained of one with two candidates.
@@ -157,7 +157,7 @@ def measure_speed(setting: Setting, repeats: int) -> dict[str, float]:
     denoiser, causal = random_models(setting)
     square = torch.randn(2048, 2048)
     with torch.inference_mode():
-        peak = 2 * 2048**3 / typical(lambda: square @ square, repeats)
+        peak = 2 * 2048**3 / min(timed(lambda: square @ square) for _ in range(20))
         call, network = pass_speed(setting, causal, repeats)
         drawn, scored = vocabulary_speed(setting, repeats)
     one = replace(setting, steps=1, candidates=2, batch_size=1)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from edlm.benchmarks.cost import Setting, on_gpu, work
-from edlm.plots import COLOURS, GREY, figure, look, save
+from edlm.plots import COLOURS, GREY, figure, look, plain_numbers, save
 from edlm.reports import markdown_table
 
 COMPARED = [
@@ -159,14 +159,20 @@ def plots_of(results: dict[str, Any]) -> dict[str, Callable[[Path], None]]:
 def draw_curves(results: dict[str, Any], path: Path) -> None:
     """Measured seconds, and the cost model's, as each thing grows: one panel each."""
     names = list(curve_points(results["curves"]))
-    with figure(len(names), width=3.6, height=3.4) as (made, axes):
-        for ax, name in zip(axes, names, strict=True):
+    columns = min(3, len(names))
+    with figure(columns, rows=-(-len(names) // columns), width=3.6, height=3.2) as (made, axes):
+        for ax in axes[len(names) :]:
+            ax.remove()
+        for ax, name in zip(axes, names, strict=False):
             rows = [row for row in results["curves"] if row["over"] == name]
             x = [row["value"] for row in rows]
             ax.plot(x, [row["ours"] for row in rows], **look(0), label="measured")
             ax.plot(x, [row["predicted"] for row in rows], color=GREY, linestyle="--", label="predicted")
             ax.set(xscale="log", yscale="log", xlabel=name.replace("_", " "), ylabel="seconds")
             ax.set_title(f"slope {results['exponents'][name]:.2f}")
+            ax.set_xticks(x, [f"{value:,}" for value in x])
+            ax.minorticks_off()
+            plain_numbers(ax.yaxis)
         axes[0].legend(frameon=False)
         save(made, path)
 
