@@ -147,7 +147,7 @@ def sampler_of(name: str, setting: Setting, denoiser: Any, causal: Any) -> Calla
 
 
 def measure_speed(setting: Setting, repeats: int) -> dict[str, float]:
-    """The constants of `cost.Speed`, each from what it is about alone, and the greatest speed of a large matrix product.
+    """The constants of `cost.Speed`, each from what it is about alone, and the best speed of a large matrix product.
 
     A pass takes a call and its arithmetic: both come from one sequence and from as many as a pass may hold. What a step
     takes besides is what these leave unexplained of one with two candidates.

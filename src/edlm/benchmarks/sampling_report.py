@@ -170,7 +170,7 @@ def draw_curves(results: dict[str, Any], path: Path) -> None:
             ax.plot(x, [row["predicted"] for row in rows], color=GREY, linestyle="--", label="predicted")
             ax.set(xscale="log", yscale="log", xlabel=name.replace("_", " "), ylabel="seconds")
             ax.set_title(f"slope {results['exponents'][name]:.2f}")
-            ax.set_xticks(x, [f"{value:,}" for value in x])
+            ax.set_xticks(x, [f"{value / 1000:.0f}k" if value >= 10_000 else f"{value:,}" for value in x])
             ax.minorticks_off()
             plain_numbers(ax.yaxis)
         axes[0].legend(frameon=False)
