@@ -184,9 +184,12 @@ class Projection:
 
 def project(hidden: Tensor, head: nn.Linear) -> Predictions:
     """Predictions softmax(head(hidden)) from hidden states (N, D): written out if that is small or is to be trained."""
-    if torch.is_grad_enabled() or hidden.shape[0] * head.out_features <= most(KEPT, hidden.device):
+    if torch.is_grad_enabled():
         return Table(log_probs(hidden, head))
-    return Projection(hidden, _whole(head.weight), _whole(head.bias))
+    weight, bias = _whole(head.weight), _whole(head.bias)
+    if hidden.shape[0] * head.out_features <= most(KEPT, hidden.device):
+        return Table(log_probs(hidden, lambda h: F.linear(h, weight, bias)))
+    return Projection(hidden, weight, bias)
 
 
 def log_probs(hidden: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:

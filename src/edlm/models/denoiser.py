@@ -56,10 +56,14 @@ class Denoiser(PretrainedModel):
         `where` (B, L) picks some of them instead of all. Unmasked positions are copies by definition and have no row;
         `masking.substitute` writes them out. The mask has no column, so it can get no mass.
         """
-        return log_probs(self.hidden(xt, t, where), self.transformer.head)
+        return log_probs(self._hidden(xt, t, where), self.transformer.head)
 
     def hidden(self, xt: Tensor, t: Tensor | None = None, where: Tensor | None = None) -> Tensor:
         """What the distributions are made from: (N, D). Large batches are read in parts."""
+        return self._hidden(xt, t, where)
+
+    def _hidden(self, xt: Tensor, t: Tensor | None, where: Tensor | None) -> Tensor:
+        """The same inside `forward`: sharded weights are put away again where a way in from outside ends."""
         where = xt == self.mask_id if where is None else where
         rows = max(1, pass_tokens(xt.device) // xt.shape[1])
         if in_one_pass() or len(xt) <= rows:

@@ -49,7 +49,7 @@ def shard(model: Model, device_type: str) -> None:
     for block in model.transformer.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh, reshard_after_forward=True)  # the outermost would else stay whole after validation
-    for name in ("next_log_probs", "hidden", "log_probs"):  # ways into the weights besides a plain call
+    for name in ("next_log_probs", "hidden"):  # ways into the weights besides a plain call
         if hasattr(model, name):
             register_fsdp_forward_method(model, name)
 
