@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edlm.memory import fitting
+from edlm.products import linear
 from edlm.randomness import BLOCK, draw, find, search
 
 ROWS = {"cpu": 1 << 10, "cuda": 1 << 14}
@@ -173,7 +174,7 @@ class Projection:
 
     def _logits(self, rows: slice | Tensor, columns: slice) -> Tensor:
         """(n, c) float32"""
-        logits = F.linear(self.hidden[rows], self.weight[columns], self.bias[columns]).float()
+        logits = linear(self.hidden[rows], self.weight[columns], self.bias[columns]).float()
         return logits if self.temperature == 1 else logits / self.temperature
 
     def _logits_of(self, hidden: Tensor, tokens: Tensor) -> Tensor:
@@ -188,7 +189,7 @@ def project(hidden: Tensor, head: nn.Linear) -> Predictions:
         return Table(log_probs(hidden, head))
     weight, bias = _whole(head.weight), _whole(head.bias)
     if hidden.shape[0] * head.out_features <= most(KEPT, hidden.device):
-        return Table(log_probs(hidden, lambda h: F.linear(h, weight, bias)))
+        return Table(log_probs(hidden, lambda h: linear(h, weight, bias)))
     return Projection(hidden, weight, bias)
 
 

@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +16,9 @@ from edlm.benchmarks.cost import Setting, Speed, network_work, projection_work, 
 from edlm.benchmarks.isolated import arguments_of, peak_megabytes
 
 HEAD_WIDTH = 64
-SAMPLERS = ("ours", "plain", "float32")
-"""Ours, Algorithm 1 as stated, and that with noise in float32, which has another law but is what public code does."""
+OTHERS = ("plain", "onednn", "float32")
+"""Algorithm 1 as stated: with PyTorch's own matrix products, with those that ours takes, and with PyTorch's and noise
+in float32, which has another law but is what public code does."""
 COMPILED = "compiled"
 """Ours with compiled networks, if that is asked for."""
 LARGE_VOCABULARY = 1 << 15
@@ -40,7 +42,9 @@ def run(setting: Setting, what: str, repeats: int) -> dict[str, Any]:
     if what.endswith("memory"):
         sampler_of(what.removesuffix("-memory"), setting, denoiser, causal)(0)
         return {"setting": setting.label, "candidates": setting.candidates, "peak_megabytes": peak_megabytes()}
-    samplers = {name: sampler_of(name, setting, denoiser, causal) for name in (SAMPLERS if "turns" in what else [what])}
+    samplers = {
+        name: sampler_of(name, setting, denoiser, causal) for name in (["ours", *OTHERS] if "turns" in what else [what])
+    }
     short = replace(setting, steps=1, candidates=min(2, setting.candidates))
     for name in samplers:
         sampler_of(name, short, denoiser, causal)(0)
@@ -57,7 +61,7 @@ def take_turns(samplers: dict[str, Callable[[int], Any]], repeats: int) -> dict[
             seconds[name].append(timed(lambda: draw(seed)))  # noqa: B023
     row: dict[str, Any] = {name: statistics.median(v) for name, v in seconds.items()}
     row |= {f"{name}_range": [min(v), max(v)] for name, v in seconds.items()}
-    for other in [name for name in ("plain", "float32") if "ours" in seconds and name in seconds]:
+    for other in [name for name in OTHERS if "ours" in seconds and name in seconds]:
         for base, key in (("ours", f"{other}_ratio"), (COMPILED, f"{other}_{COMPILED}_ratio")):
             ratios = [a / b for a, b in zip(seconds[other], seconds.get(base, []), strict=False)]
             if ratios:
@@ -123,20 +127,21 @@ def importance_of(setting: Setting, causal: Any) -> Any:
 
 
 def sampler_of(name: str, setting: Setting, denoiser: Any, causal: Any) -> Callable[[int], Any]:
-    """Draws one batch from a seed: with one of SAMPLERS, as the networks are."""
+    """Draws one batch from a seed: with ours or one of OTHERS, as the networks are."""
     import torch
 
-    from edlm import sampler
+    from edlm import products, sampler
     from edlm.benchmarks import plain
     from edlm.randomness import make_generator
     from edlm.schedule import uniform_times
 
     def draw_plain(seed: int) -> Any:
-        return plain.sample(
-            denoiser, causal, batch_size=setting.batch_size, length=setting.length, steps=setting.steps,
-            candidates=setting.candidates, window=setting.window, carry_over=setting.energy == "coar",
-            generator=make_generator(seed), noise_type=torch.float32 if name == "float32" else torch.float64,
-        )  # fmt: skip
+        with nullcontext() if name == "onednn" else products.of_pytorch():
+            return plain.sample(
+                denoiser, causal, batch_size=setting.batch_size, length=setting.length, steps=setting.steps,
+                candidates=setting.candidates, window=setting.window, carry_over=setting.energy == "coar",
+                generator=make_generator(seed), noise_type=torch.float32 if name == "float32" else torch.float64,
+            )  # fmt: skip
 
     times, importance = uniform_times(setting.steps), importance_of(setting, causal)
 
@@ -154,10 +159,12 @@ def measure_speed(setting: Setting, repeats: int) -> dict[str, float]:
     """
     import torch
 
+    from edlm.products import linear
+
     denoiser, causal = random_models(setting)
     square = torch.randn(2048, 2048)
     with torch.inference_mode():
-        peak = 2 * 2048**3 / min(timed(lambda: square @ square) for _ in range(20))
+        peak = 2 * 2048**3 / min(timed(lambda: linear(square, square)) for _ in range(20))
         call, network = pass_speed(setting, causal, repeats)
         drawn, scored = vocabulary_speed(setting, repeats)
     one = replace(setting, steps=1, candidates=2, batch_size=1)

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from edlm.benchmarks.cost import Setting, on_gpu, work
+from edlm.benchmarks.sampling_process import OTHERS
 from edlm.plots import COLOURS, GREY, figure, look, plain_numbers, save
 from edlm.reports import markdown_table
 
 COMPARED = [
-    "setting", "ours, s", "plain, s", "plain / ours", "float32 / ours", "predicted, s", "share of peak", "ours", "plain"
+    "setting", "ours, s", "plain, s", "plain / ours", "plain on oneDNN / ours", "float32 / ours", "predicted, s",
+    "share of peak", "ours", "plain"
 ]  # fmt: skip
-COMPILED = ["setting", "ours, compiled, s", "plain / compiled", "float32 / compiled"]
+COMPILED = ["setting", "ours, compiled, s", "plain / compiled", "plain on oneDNN / compiled", "float32 / compiled"]
 MEMORY = ["setting", "peak memory"]
 PREDICTED = ["setting", "TFLOP", "vocabulary", "calls", "seconds"]
 CURVES = ["over", "value", "seconds", "range", "predicted, s", "share of peak"]
@@ -90,14 +92,14 @@ def predicted(settings: Sequence[Setting], *, speed: float, bandwidth: float) ->
 
 
 def compared_cells(row: dict[str, Any]) -> list[str]:
-    ratios = [ratio_of(row, f"{name}_ratio") for name in ("plain", "float32")]
+    ratios = [ratio_of(row, f"{name}_ratio") for name in OTHERS]
     paper = [f"{row['predicted']:.2f}", f"{row['share_of_peak']:.0%}"]
     memory = [megabytes(row["ours_megabytes"]), megabytes(row["plain_megabytes"])]
     return [row["setting"], f"{row['ours']:.2f}", f"{row['plain']:.2f}", *ratios, *paper, *memory]
 
 
 def compiled_cells(row: dict[str, Any]) -> list[str]:
-    ratios = [ratio_of(row, f"{name}_compiled_ratio") for name in ("plain", "float32")]
+    ratios = [ratio_of(row, f"{name}_compiled_ratio") for name in OTHERS]
     return [row["setting"], f"{row['compiled']:.2f}", *ratios]
 
 

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edlm.errors import UserError
+from edlm.products import Linear, attention
 
 
 @dataclass(frozen=True)
@@ -165,8 +166,8 @@ class Attention(nn.Module):
     def __init__(self, config: TransformerConfig, *, causal: bool, layer: int) -> None:
         super().__init__()
         self.num_heads, self.causal, self.layer = config.num_heads, causal, layer
-        self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
-        self.out = nn.Linear(config.width, config.width, bias=False)
+        self.qkv = Linear(config.width, 3 * config.width, bias=False)
+        self.out = Linear(config.width, config.width, bias=False)
 
     def forward(self, h: Tensor, rotary: Rotary, cache: Cache | None, at: Positions | None) -> Tensor:
         """(B, L, D), or (N, D) of the positions `at`."""
@@ -176,7 +177,7 @@ class Attention(nn.Module):
         (q, k), v = rotary(qkv[:2], start), qkv[2]
         if cache is not None:
             k, v = cache.append(self.layer, k, v)
-        y = F.scaled_dot_product_attention(q, k, v, **self._visibility(length, start, h.device))
+        y = attention(q, k, v, **self._visibility(length, start, h.device))
         return self.out(pick(y.transpose(1, 2).reshape(B, length, D), at))
 
     def _visibility(self, length: int, start: int, device: torch.device) -> dict[str, Any]:
@@ -197,7 +198,8 @@ class Block(nn.Module):
         D = config.width
         self.norm_attention, self.norm_mlp = nn.LayerNorm(D), nn.LayerNorm(D)
         self.attention = Attention(config, causal=causal, layer=layer)
-        self.mlp_in, self.mlp_out = nn.Linear(D, config.mlp_ratio * D), nn.Linear(config.mlp_ratio * D, D)
+        self.mlp_in = Linear(D, config.mlp_ratio * D, gelu=True)
+        self.mlp_out = Linear(config.mlp_ratio * D, D)
         self.dropout = nn.Dropout(config.dropout)
         self.modulation = nn.Linear(config.time_width, 6 * D) if config.time_conditioning else None
 
@@ -216,7 +218,7 @@ class Block(nn.Module):
         return h + gate_m * self.dropout(self._mlp(self.norm_mlp(h) * (1 + scale_m) + shift_m))
 
     def _mlp(self, h: Tensor) -> Tensor:
-        return self.mlp_out(F.gelu(self.mlp_in(h), approximate="tanh"))
+        return self.mlp_out(self.mlp_in(h))
 
 
 def noise_level(t: Tensor) -> Tensor:
@@ -254,7 +256,7 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config, causal=causal, layer=i) for i in range(config.num_layers))
         self.norm = nn.LayerNorm(config.width)
         self.modulation = nn.Linear(C, 2 * config.width) if has_time and by_level else None
-        self.head = nn.Linear(config.width, config.vocab_size)
+        self.head: nn.Linear = Linear(config.width, config.vocab_size)
         self._initialise()
 
     def forward(
