@@ -50,6 +50,8 @@ def test_the_last_two_checkpoints_and_the_best_are_kept(finished):
 def test_a_run_killed_at_random_moments_ends_bit_equal_to_one_never_stopped(finished, tmp_path):
     whole, settings = finished
     out, rng, kills = tmp_path / "killed", random.Random(3), 0
+    times = [(whole / f"checkpoint-{step}").stat().st_mtime for step in (35, 40)]
+    between = times[1] - times[0]  # seconds from one checkpoint to the next, on this machine
     for _ in range(12):
         process = subprocess.Popen(
             command("denoiser", out, settings), env=ENV, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
@@ -58,7 +60,7 @@ def test_a_run_killed_at_random_moments_ends_bit_equal_to_one_never_stopped(fini
         while process.poll() is None and (checkpoint_names(out) == before or kills >= 4):
             time.sleep(0.01)
         if process.poll() is None:
-            time.sleep(rng.uniform(0, 0.4))  # anywhere: in a step, in a write, in a validation
+            time.sleep(rng.uniform(0, between))  # anywhere: in a step, in a write, in a validation
             process.send_signal(signal.SIGKILL)
             kills += 1
         if process.wait() == 0:
