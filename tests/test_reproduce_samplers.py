@@ -8,6 +8,7 @@ import pytest
 from edlm.errors import UserError
 from edlm.importance import is_in_window
 from edlm.metrics import Estimate
+from edlm.reproduce.equal_steps import Against, less
 from edlm.reproduce.sampler_spec import in_window, parse_sampler, parse_samplers
 from edlm.reproduce.samplers import Compared
 from edlm.reproduce.settings import SCALES
@@ -90,6 +91,51 @@ def test_samplers_without_their_model_are_left_out_and_named(reproduce):  # noqa
     assert "Left out: EDLM-step (no model" in text and {row["sampler"] for row in table_of(text)[:-1]} == {"mdlm"}
 
 
+def test_with_equal_steps_every_sampler_has_them_and_is_held_against_the_denoiser(reproduce):  # noqa: F811
+    flags = ["--num", 3, "--steps", "4,8", "--max-blocks", 3, "--inner", 2, "--equal", "steps"]
+    names = "mdlm, ar k=3, ar k=2 smc=1 ahead=1, step k=5, causal"
+    results = json.loads(succeed(reproduce("samplers", *flags, "--samplers", names, "--json")))
+    rows = {(row["sampler"], row["steps"]): row for row in results["rows"] if "sampler" in row}
+    assert set(rows) == {(name.strip(), T) for name in names.split(",")[:-1] for T in (4, 8)} | {("causal", None)}
+    for (spec, steps), row in rows.items():
+        if spec in ("mdlm", "causal"):
+            assert row["against_mdlm"] is None
+            continue
+        plain, against = rows["mdlm", steps], row["against_mdlm"]
+        gap = row["entropy"]["mean"] - plain["entropy"]["mean"]
+        assert against["entropy"]["mean"] == pytest.approx(gap)
+        for judged, found in zip(row["shown_perplexity"].values(), against["perplexities"], strict=True):
+            (other,) = plain["shown_perplexity"].values()
+            assert found["mean"] == pytest.approx(judged["mean"] - other["mean"])
+    told = {
+        (line["sampler"], line["T"]): line["is"]
+        for line in table_of(succeed(reproduce("samplers", *flags, "--samplers", names)))
+    }
+    for key, row in rows.items():
+        if row["against_mdlm"]:
+            assert told[key[0], str(key[1])] == row["against_mdlm"]["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("gaps", "entropy", "verdict"),
+    [
+        ([-3, -2.1], 0.04, "better"),
+        ([-3, -1.9], 0.04, "as good"),
+        ([-3, 3], 0.0, "as good"),
+        ([2.1, 3], -0.04, "worse"),
+        ([-3, -3], -0.051, "entropy differs"),
+        ([3, 3], 0.051, "entropy differs"),
+    ],
+)
+def test_better_is_beyond_two_errors_by_every_oracle_at_equal_entropy(gaps, entropy, verdict):
+    assert Against([Estimate(gap, 1.0) for gap in gaps], Estimate(entropy, 0.01)).verdict == verdict
+
+
+def test_errors_of_a_difference_add_as_squares():
+    gap = less(Estimate(5, 0.3), Estimate(7, 0.4))
+    assert (gap.mean, gap.standard_error) == (-2, pytest.approx(0.5))
+
+
 # --- within a time
 
 
@@ -161,3 +207,7 @@ def test_a_sampler_that_cannot_be_read_is_refused(spec, phrase):
 def test_flags_that_mean_nothing_here_are_refused(reproduce):  # noqa: F811
     assert_refused(reproduce("samplers", "--window", "1"), "--window means nothing to samplers", "--passes")
     assert_refused(reproduce("samplers", "--passes", "0"), "--passes must be at least 1, got 0")
+    assert_refused(
+        reproduce("samplers", "--equal", "steps", "--passes", "8"), "--passes means nothing with --equal steps"
+    )
+    assert_refused(reproduce("gen-ppl", "--equal", "steps"), "--equal means nothing to gen-ppl")

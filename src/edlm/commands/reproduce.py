@@ -16,7 +16,7 @@ from edlm.errors import UserError
 from edlm.evaluator import HeldOut
 from edlm.extras import require_extra
 from edlm.reproduce.sampler_spec import parse_samplers
-from edlm.reproduce.settings import MODELS, Comparison, Name, Samples, Scale, choose_settings
+from edlm.reproduce.settings import MODELS, Comparison, Equal, Name, Samples, Scale, choose_settings
 from edlm.sweep_config import parse_candidates
 
 MODULES = {
@@ -53,6 +53,8 @@ class Changes:
     """Which energies, of ar,coar,nce."""
     passes: str = ""
     """samplers: network passes of a sample, denoiser and energy together, as a list such as 64,256."""
+    equal: Equal | None = None
+    """samplers: what all are given alike: network passes, as in --passes, or steps, as in --steps."""
     samplers: str = ""
     """samplers: which, as a list such as 'mdlm, ar k=8 R=1, step k=8, causal'."""
     seed: int | None = None

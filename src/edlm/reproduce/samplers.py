@@ -1,10 +1,11 @@
-"""Beyond the paper: all samplers side by side, at equal network passes and at equal time.
+"""Beyond the paper: all samplers side by side, at equal network passes or equal steps, and at equal time.
 
-Each sampler is given as many steps as every number of passes buys; the plain denoiser also draws with other numbers of
-steps, which is the curve that all are compared with. What a sampler reaches "within the time" of one of these is its
-best measured point that took no longer: nothing is interpolated.
+Each sampler is given as many steps as every number of passes buys, or the same numbers of steps as all; the plain
+denoiser also draws with other numbers of steps, which is the curve that all are compared with. What a sampler reaches
+"within the time" of one of these is its best measured point that took no longer: nothing is interpolated.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -20,11 +21,13 @@ from edlm.generation_report import Row, plot_frontier, show, show_number
 from edlm.likelihood_config import LikelihoodConfig
 from edlm.metrics import Estimate
 from edlm.reports import Report, markdown_table
+from edlm.reproduce import equal_steps
+from edlm.reproduce.equal_steps import MOST_ENTROPY, Against, less
 from edlm.reproduce.sampler_spec import CAUSAL, DRAFTS, ENERGIES, PLAIN, Sampler, parse_sampler
 from edlm.reproduce.sampling import Study, remarks, study
 from edlm.reproduce.settings import Comparison
 from edlm.reproduce.stage import Job, Stage
-from edlm.reproduce.wall_clock import MOST_ENTROPY, RULE, curve_point, speedup
+from edlm.reproduce.wall_clock import RULE, curve_point, speedup
 from edlm.sample_config import SampleConfig
 from edlm.speculative import Drafts
 from edlm.study import Method, Setting
@@ -58,9 +61,13 @@ def run(stage: Stage) -> Report:
         told |= {"sampler": entry.sampler.spec, "passes": entry.passes}
         told["likelihood"] = likelihood and asdict(likelihood)
     compared = Compared(done, entries, bits)
+    for told, (entry, row) in zip(results["rows"], compared.rows, strict=False):
+        against = compared.against(entry, row)
+        told["against_mdlm"] = against and asdict(against) | {"verdict": against.verdict}
     notes = [*remarks(done), *words(stage), *too_dear]
+    table = compared.by_steps() if is_of_steps(stage) else compared.by_passes()
     return stage.write(
-        compared.text(), notes, results, partial(plot, compared), left_out=done.left_out, quotes=False,
+        f"{table}\n{compared.by_time()}", notes, results, partial(plot, compared), left_out=done.left_out, quotes=False,
         more={"frontier.png": lambda path: plot_frontier(done.rows, path, done.unit)},
     )  # fmt: skip
 
@@ -84,7 +91,7 @@ def entries_of(stage: Stage) -> tuple[list[Entry], list[str]]:
         method = methods.get(method_key(sampler))
         if method is None:
             continue  # its model is absent, which is said elsewhere
-        made = list(steps_of(sampler, method, settings.passes, base))
+        made = list(steps_of(sampler, method, settings, base))
         notes += [] if made else [f"Left out: {sampler.spec} (one step takes more passes than there are)"]
         entries += made
     found: dict[str, Entry] = {}
@@ -94,14 +101,17 @@ def entries_of(stage: Stage) -> tuple[list[Entry], list[str]]:
     return list(found.values()), notes
 
 
-def steps_of(sampler: Sampler, method: Method, passes: Sequence[int], base: SampleConfig) -> Iterator[Entry]:
-    """The sampler with as many steps as each number of passes buys."""
+def steps_of(sampler: Sampler, method: Method, settings: Comparison, base: SampleConfig) -> Iterator[Entry]:
+    """The sampler with the numbers of steps that are asked for, or as many as each number of passes buys."""
     if not sampler.has_steps:
         yield Entry(sampler, Setting(method, sampler.config(base, base.steps)), None)
         return
     each = method.energy.num_passes if method.energy is not None else 0
-    for budget in passes:
-        if steps := sampler.steps_within(budget, each):
+    wanted: list[tuple[int, int | None]] = [(steps, None) for steps in settings.steps]
+    if settings.equal == "passes":
+        wanted = [(sampler.steps_within(budget, each), budget) for budget in settings.passes]
+    for steps, budget in wanted:
+        if steps:
             yield Entry(sampler, Setting(method, sampler.config(base, steps, each)), budget)
 
 
@@ -188,34 +198,64 @@ class Compared:
     def perplexity(self, row: Row) -> Estimate:
         return self.study.perplexity(row, self.oracle)
 
-    def text(self) -> str:
-        return f"{self.by_passes()}\n{self.by_time()}"
+    def against(self, entry: Entry, row: Row) -> Against | None:
+        """What the row gains over the plain denoiser with as many steps, if that is another and there is one."""
+        plain = next((other for other in self.curve if other.steps == row.steps), None)
+        if plain is None or entry.sampler.spec == PLAIN:
+            return None
+        scores = [
+            less(self.study.perplexity(row, name), self.study.perplexity(plain, name)) for name in self.study.oracles
+        ]
+        return Against(scores, less(row.entropy, plain.entropy))
 
     def by_passes(self) -> str:
         """A line for each setting, those of one number of passes together."""
-        per = "" if self.study.unit == "token" else f" per {self.study.unit}"
-        oracles = [f"PPL{per}, {name}" for name in self.study.oracles]
         unit = next(iter(self.bits.values())).unit if self.bits else "token"
-        header = ["passes for", "sampler", "T", "passes", *oracles, "entropy, nats", f"bits per {unit}", "gain",
+        header = ["passes for", "sampler", "T", "passes", *self.headings, f"bits per {unit}", "gain",
                   "s/sample", "speed-up"]  # fmt: skip
-        order = sorted(self.rows, key=lambda pair: pair[0].passes or 0)
-        lines = [self.cells(entry, row) for entry, row in order]
+        lines = []
+        for entry, row in sorted(self.rows, key=lambda pair: pair[0].passes or 0):
+            found = self.bits.get(entry.setting.label)
+            bits = show(Estimate(found.bits, found.standard_error)) if found else "–"
+            known = [str(entry.passes or "–"), entry.sampler.spec, show_number(row.steps), show_number(passes(row))]
+            rest = [bits, self.gain(entry), show_number(row.seconds_per_sample), self.speedup(entry, row)]
+            lines.append([*known, *self.scores(row), *rest])
+        return self.with_held_out(header, lines, empty=2)
+
+    def by_steps(self) -> str:
+        """A line for each setting, those of one number of steps together, and its verdict."""
+        gaps = [f"less mdlm's, {name}" for name in self.study.oracles]
+        header = ["T", "sampler", "passes", *self.headings, *gaps, "less mdlm's entropy", "gain", "s/sample", "is"]
+        lines = []
+        for entry, row in sorted(self.rows, key=lambda pair: pair[1].steps or math.inf):
+            against, num = self.against(entry, row), len(gaps) + 1
+            shown = [signed(gap) for gap in (*against.perplexities, against.entropy)] if against else ["–"] * num
+            rest = [self.gain(entry), show_number(row.seconds_per_sample), against.verdict if against else "–"]
+            known = [show_number(row.steps), entry.sampler.spec, show_number(passes(row))]
+            lines.append([*known, *self.scores(row), *shown, *rest])
+        return self.with_held_out(header, lines, empty=1)
+
+    @property
+    def headings(self) -> list[str]:
+        """The names of the columns that `scores` fills."""
+        per = "" if self.study.unit == "token" else f" per {self.study.unit}"
+        return [*(f"PPL{per}, {name}" for name in self.study.oracles), "entropy, nats"]
+
+    def scores(self, row: Row) -> list[str]:
+        return [*(show(self.study.perplexity(row, name)) for name in self.study.oracles), show(row.entropy)]
+
+    def with_held_out(self, header: list[str], lines: list[list[str]], *, empty: int) -> str:
+        """The table, with held-out text last: its scores stand behind its name and so many empty columns."""
         for row in self.study.rows[len(self.entries) :]:
-            scores = [show(self.study.perplexity(row, name)) for name in self.study.oracles]
-            lines.append(["–", row.method, "–", "–", *scores, show(row.entropy), "–", "–", "–", "–"])
+            cells = ["–", row.method, *["–"] * empty, *self.scores(row)]
+            lines = [*lines, cells + ["–"] * (len(header) - len(cells))]
         return markdown_table([header, *lines])
 
-    def cells(self, entry: Entry, row: Row) -> list[str]:
-        scores = [show(self.study.perplexity(row, name)) for name in self.study.oracles]
+    def gain(self, entry: Entry) -> str:
         found = self.bits.get(entry.setting.label)
-        bits = show(Estimate(found.bits, found.standard_error)) if found else "–"
-        gain = "–"
-        if found and found.gain is not None and found.gain_standard_error is not None:
-            gain = f"{found.gain:+.4f} ± {found.gain_standard_error:.4f}"
-        return [
-            str(entry.passes or "–"), entry.sampler.spec, show_number(row.steps), show_number(passes(row)), *scores,
-            show(row.entropy), bits, gain, show_number(row.seconds_per_sample), self.speedup(entry, row),
-        ]  # fmt: skip
+        if not found or found.gain is None or found.gain_standard_error is None:
+            return "–"
+        return f"{found.gain:+.4f} ± {found.gain_standard_error:.4f}"
 
     def speedup(self, entry: Entry, row: Row) -> str:
         if entry.sampler.spec == PLAIN:
@@ -260,6 +300,15 @@ def passes(row: Row) -> float:
     return row.denoiser_passes.mean + row.energy_passes.mean
 
 
+def signed(value: Estimate) -> str:
+    return f"+{show(value)}" if value.mean >= 0 else show(value)
+
+
+def is_of_steps(stage: Stage) -> bool:
+    assert isinstance(stage.settings, Comparison)
+    return stage.settings.equal == "steps"
+
+
 def in_steps(row: Row) -> str:
     return f" (T={row.steps})" if row.steps else ""
 
@@ -267,13 +316,15 @@ def in_steps(row: Row) -> str:
 def words(stage: Stage) -> list[str]:
     settings = stage.settings
     assert isinstance(settings, Comparison)
+    chosen = [] if is_of_steps(stage) else ["passes for: the number of passes that T was chosen for"]
     return [
-        "passes for: the number of passes that T was chosen for; passes: those that a sample took through denoiser and "
-        "energy (a step that reveals nothing takes none; a causal model with drafts: both models')",
+        *chosen,
+        "passes: those that a sample took through denoiser and energy (a step that reveals nothing takes none; a "
+        "causal model with drafts: both models')",
         f"bits: certified, R = {settings.inner}, on {settings.max_blocks or 'all'} blocks; exact for causal models and "
         "orders that leave nothing to chance; gain: bits below the denoiser's bound from the same masks; – where a "
         "budget makes the law depend on what a text does not show",
-        RULE,
+        equal_steps.RULE if is_of_steps(stage) else RULE,
         "Within a time: the best measured point of a sampler that took no longer; nothing is interpolated",
     ]
 

@@ -8,6 +8,7 @@ from edlm.reproduce.sampler_spec import parse_sampler
 
 Name = Literal["text8-bpc", "zero-shot", "gen-ppl", "time", "ablation", "energy", "samplers"]
 Scale = Literal["nano", "paper"]
+Equal = Literal["passes", "steps"]
 ENERGIES = ("ar", "coar", "nce")
 
 
@@ -96,16 +97,18 @@ class Energies:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Beyond the paper: every sampler with as many steps as a number of network passes buys."""
+    """Beyond the paper: every sampler with as many steps as a number of network passes buys, or with equal steps."""
 
     num: int
     """Samples of each setting."""
     passes: tuple[int, ...]
     """Passes of a sample through denoiser and energy together."""
     steps: tuple[int, ...]
-    """T of the plain denoiser, with which all are compared."""
+    """T of the plain denoiser, with which all are compared; with equal steps those of all samplers."""
     max_blocks: int
     """Evenly spaced blocks of held-out text behind the certified bits; 0 means all."""
+    equal: Equal = "passes"
+    """What all samplers are given alike."""
     samplers: tuple[str, ...] = (
         "mdlm", "mdlm first-hitting", "mdlm order=confidence", "mdlm order=entropy:1", "mdlm order=remask-cap:0.05",
         "ar k=2 w=0.2", "ar k=8", "ar k=8 R=1", "ar k=16 R=1 ess=1.5 b=8", "ar k=8 smc=8", "ar k=16 smc=1",
@@ -162,6 +165,8 @@ def choose_settings(name: str, scale: str, changes: dict[str, Any]) -> Settings:
             flags = ", ".join(flag(name) for name in known if name not in ("times", "negatives"))
             raise UserError(f"{flag(key)} means nothing to {name}; it knows {flags}")
         check(key, value)
+    if changes.get("equal") == "steps" and "passes" in changes:
+        raise UserError("--passes means nothing with --equal steps, where --steps are those of all samplers")
     if isinstance(base, Samples) and None in changes.get("candidates", ()):
         raise UserError(f"--candidates ideal can be scored but not drawn, and {name} draws; name numbers such as 2,8")
     return replace(base, **changes)

@@ -19,10 +19,10 @@ from edlm.generation_report import Row, named_once, show
 from edlm.metrics import Estimate
 from edlm.paper_figures import SPEEDUP
 from edlm.reports import Report, markdown_table
+from edlm.reproduce.equal_steps import MOST_ENTROPY
 from edlm.reproduce.sampling import Study, cells, columns, grid_of, plan_samples, remarks, study
 from edlm.reproduce.stage import Job, Stage
 
-MOST_ENTROPY = 0.05
 RULE = (
     "Speed-up: MDLM's seconds at the same perplexity, interpolated between neighbouring steps (log time, log "
     f"perplexity), over the sampler's own; more than that where its longest run does not get there; only if entropies "
