@@ -16,7 +16,8 @@ def normal(*shape, seed=0):
 
 @pytest.fixture
 def taken(monkeypatch):
-    """How often oneDNN was asked."""
+    """How often oneDNN was asked; also for attention over few positions."""
+    monkeypatch.setattr(products, "LEAST_ATTENTION", products.LEAST_WORK)
     calls, product = [], products._product
     monkeypatch.setattr(products, "_product", lambda *a, **kw: (calls.append(1), product(*a, **kw))[1])
     return calls

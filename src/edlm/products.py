@@ -19,6 +19,8 @@ from torch.autograd.function import once_differentiable
 
 LEAST_WORK = 1 << 21
 """Multiplications from which on oneDNN's longer way to begin pays."""
+LEAST_ATTENTION = 1 << 23
+"""The same for the logits of one head, which PyTorch's own attention never writes down: from 512 positions on."""
 QUERIES = 256
 """Queries that look at their keys together: the logits of one head stay near the processor."""
 _is_on = True
@@ -57,7 +59,7 @@ class Linear(nn.Linear):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, gelu: bool = False) -> Tensor:
     """x W^T + b, (..., I) to (..., O), if need be with a GELU behind it."""
-    if not _takes_onednn(x, weight, x.numel() * weight.shape[0]):
+    if not _takes_onednn(x, weight, is_enough=x.numel() * weight.shape[0] >= LEAST_WORK):
         y = F.linear(x, weight, bias)
         return F.gelu(y, approximate="tanh") if gelu else y
     if not torch.is_grad_enabled():
@@ -90,8 +92,8 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, gelu: boo
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], form)
 
 
-def _takes_onednn(x: Tensor, weight: Tensor, work: int) -> bool:
-    if not (HAS_ONEDNN and _is_on) or work < LEAST_WORK or torch.compiler.is_compiling():
+def _takes_onednn(x: Tensor, weight: Tensor, *, is_enough: bool) -> bool:
+    if not (HAS_ONEDNN and _is_on and is_enough) or torch.compiler.is_compiling():
         return False
     is_plain = all(type(w) in (Tensor, nn.Parameter) and w.device.type == "cpu" for w in (x, weight))
     return is_plain and x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
@@ -100,8 +102,8 @@ def _takes_onednn(x: Tensor, weight: Tensor, work: int) -> bool:
 def attention(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, attn_mask: Tensor | None = None) -> Tensor:
     """softmax(q k^T / sqrt(D/H)) v of queries, keys and values (B, H, L, D/H), in their shape."""
     length, width = q.shape[-2:]
-    work = min(length, QUERIES) * k.shape[-2] * width
-    if attn_mask is not None or torch.is_grad_enabled() or not _takes_onednn(q, k, work):
+    is_enough = attn_mask is None and min(length, QUERIES) * k.shape[-2] * width >= LEAST_ATTENTION
+    if torch.is_grad_enabled() or not _takes_onednn(q, k, is_enough=is_enough):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal)
     y = q.new_empty(len(q), length, q.shape[1], width)  # what follows joins the heads: so it need not copy
     q, k, v = q * width**-0.5, k.contiguous(), v.contiguous()
