@@ -10,7 +10,7 @@ from edlm.importance import is_in_window
 from edlm.metrics import Estimate
 from edlm.reproduce.equal_steps import Against, less
 from edlm.reproduce.sampler_spec import in_window, parse_sampler, parse_samplers
-from edlm.reproduce.samplers import Compared
+from edlm.reproduce.samplers_report import Compared
 from edlm.reproduce.settings import SCALES
 from edlm.sample_config import SampleConfig
 from edlm.schedule import uniform_times
